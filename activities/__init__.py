@@ -1,0 +1,1 @@
+"""The hands: model and tool calls, and the worker process."""

@@ -1,0 +1,1 @@
+"""The doors: in (admission, control plane) and out (calls with injected credentials). Owns ledger and blobs."""

@@ -1,0 +1,1 @@
+"""Pure rules: (facts, now) -> a verdict with a reason."""
