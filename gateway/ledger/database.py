@@ -1,0 +1,106 @@
+"""How each database is opened: two engines per ledger, one that may only read and one that writes.
+
+SQLite: one file in WAL mode; a write transaction takes its lock at once (`BEGIN IMMEDIATE`), so none ever has to be
+upgraded, and readers never wait for it. PostgreSQL: readers see one snapshot, and every statement, lock and connection
+has a time limit, so that a thread cannot be stuck for good. Nothing here knows a table.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import QueuePool
+
+BUSY_TIMEOUT_MS = 2_000
+_READERS = 4
+_POSTGRES_WRITERS = 4
+
+_POSTGRES_CONNECT: dict[str, Any] = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 5_000,
+    "application_name": "jobgate",
+    "options": "-c statement_timeout=5000 -c lock_timeout=3000 -c idle_in_transaction_session_timeout=10000",
+}
+_TRY_AGAIN = frozenset({"40001", "40P01"})
+"""PostgreSQL's serialization failure and deadlock: nothing was written, and the same transaction may be run again."""
+
+
+class Engines(NamedTuple):
+    reader: Engine
+    writer: Engine
+    readers: int
+    writers: int
+
+
+def open_engines(url: str) -> Engines:
+    """Opens no connection yet. Raises ValueError for a database that the ledger does not know."""
+    target = make_url(url)
+    if target.get_backend_name() == "sqlite":
+        return _open_sqlite(target)
+    if target.drivername == "postgresql+psycopg":
+        return _open_postgres(target)
+    raise ValueError("the ledger's URL must begin with sqlite:/// or postgresql+psycopg://")
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Whether the database itself failed (locked, unreachable, disk full), as against a fault of the statement."""
+    if isinstance(error, PoolTimeout):
+        return True
+    return isinstance(error, DBAPIError) and not isinstance(
+        error, IntegrityError | ProgrammingError | NotSupportedError
+    )
+
+
+def may_run_again(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _TRY_AGAIN
+
+
+def _open_sqlite(url: URL) -> Engines:
+    if not url.database or url.database == ":memory:":
+        raise ValueError("the ledger needs a file: sqlite:///PATH")
+    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+
+    def engine(begin: str, connections: int, *pragmas: str) -> Engine:
+        built = create_engine(
+            url,
+            connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "isolation_level": None},
+            poolclass=QueuePool,
+            pool_size=connections,
+            max_overflow=0,
+            hide_parameters=True,
+        )
+
+        def prepare(connection: Any, _record: object) -> None:
+            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", *pragmas):
+                connection.execute(f"PRAGMA {pragma}").close()
+
+        def start(connection: Connection) -> None:
+            connection.exec_driver_sql(begin)
+
+        event.listen(built, "connect", prepare)
+        event.listen(built, "begin", start)
+        return built
+
+    return Engines(engine("BEGIN", _READERS, "query_only=ON"), engine("BEGIN IMMEDIATE", 1), _READERS, 1)
+
+
+def _open_postgres(url: URL) -> Engines:
+    def engine(connections: int, **options: Any) -> Engine:
+        return create_engine(
+            url,
+            connect_args=_POSTGRES_CONNECT,
+            pool_size=connections,
+            max_overflow=0,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            **options,
+        )
+
+    def read_only(connection: Any, _record: object) -> None:
+        connection.read_only = True
+
+    reader = engine(_READERS, isolation_level="REPEATABLE READ")
+    event.listen(reader, "connect", read_only)
+    return Engines(reader, engine(_POSTGRES_WRITERS), _READERS, _POSTGRES_WRITERS)
