@@ -1,0 +1,99 @@
+"""One child process of a test: started, killed, stopped, frozen and resumed by its own pid; its output kept in files.
+
+It owns the signals. It never uses a shell, a process name or somebody else's pid.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """`arguments` go to this Python, unless `program` names another executable. One object may be started again."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        folder: Path,
+        *,
+        program: Path = Path(sys.executable),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._command = [str(program), *arguments]
+        self._environment = {**os.environ, **(environment or {})}
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, f"{self.name} was not started"
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._child.poll() if self._child else None
+
+    @property
+    def output(self) -> str:
+        """Everything it wrote so far, all starts together."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def start(self) -> None:
+        assert not self.running, f"{self.name} is running"
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self._command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash; returns when it is gone."""
+        self._end(signal.SIGKILL, 10)
+
+    def stop(self, timeout: float = 20.0) -> int | None:
+        """SIGTERM and its exit code. A process that does not end in time is killed and is an error."""
+        if self._child is None:
+            return None
+        try:
+            return self._end(signal.SIGTERM, timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(
+                f"{self.name} did not end within {timeout} s of SIGTERM:\n{self.output[-2000:]}"
+            ) from None
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its sockets and answers nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def address_from(self, file: Path, timeout: float = 20.0) -> str:
+        """The address the process writes to `file` once it listens."""
+        ends = time.monotonic() + timeout
+        while not file.exists():
+            if not self.running or time.monotonic() > ends:
+                raise AssertionError(f"{self.name} did not come up:\n{self.output[-2000:]}")
+            time.sleep(0.01)
+        return file.read_text().strip()
+
+    def _end(self, number: signal.Signals, timeout: float) -> int | None:
+        if self._child is None:
+            return None
+        if self._child.poll() is None:
+            self._child.send_signal(number)
+            if number is not signal.SIGKILL:
+                self._child.send_signal(signal.SIGCONT)
+        return self._child.wait(timeout)
