@@ -73,6 +73,11 @@ class Process:
                 f"{self.name} did not end within {timeout} s of SIGTERM:\n{self.output[-2000:]}"
             ) from None
 
+    def wait(self, timeout: float = 20.0) -> int:
+        """The exit code, once it ends by itself."""
+        assert self._child is not None, f"{self.name} was not started"
+        return self._child.wait(timeout)
+
     def freeze(self) -> None:
         """SIGSTOP: it keeps its sockets and answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
