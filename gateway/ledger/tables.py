@@ -7,6 +7,7 @@ compares the two. No query lives here.
 """
 
 import json
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -181,7 +182,7 @@ promotions = Table(
     Column("break_glass", Boolean, nullable=False),
     Column("release_held", Boolean, nullable=False),
     _instant("at"),
-    # One row per state: the approval of a proposal is a second row, and the phase is the latest row that is done.
+    # Without a workspace: the runtime's. One row per state: the approval of a proposal is a second row, and the phase is the latest row that is done.
     UniqueConstraint("promotion_id", "state"),
     Index(None, "workspace", "plugin", "version", "revision"),
     sqlite_autoincrement=True,
@@ -278,7 +279,7 @@ changes = Table(
     "changes",
     metadata,
     Column("change_no", Serial, primary_key=True, autoincrement=True),
-    _text("workspace"),
+    _text("workspace", null=True),
     _text("kind"),
     _text("subject"),
     _instant("at"),
@@ -290,7 +291,7 @@ audit = Table(
     "audit",
     metadata,
     Column("audit_no", Serial, primary_key=True, autoincrement=True),
-    _text("workspace"),
+    _text("workspace", null=True),
     _instant("at"),
     _text("actor"),
     _text("action"),
@@ -307,3 +308,8 @@ def insert_if_absent(table: Table) -> Insert:
     PostgreSQL's construct without a conflict target is also SQLite's text, so one statement serves both.
     """
     return insert(table).on_conflict_do_nothing()
+
+
+def columns_of(row_type: type, table: Table) -> list[Column[Any]]:
+    """The columns that fill a dataclass of rows, in the order of its fields."""
+    return [table.c[field.name] for field in fields(row_type)]

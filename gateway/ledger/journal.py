@@ -1,0 +1,79 @@
+"""Two journals that only grow: `audit` (who did what) and `changes` (what running jobs must be told of).
+
+Whoever changes a fact writes its entry in the same transaction, so neither journal ever says more or less than the
+ledger. A row without a workspace concerns the runtime, and so every workspace.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, insert, or_, select
+
+from gateway.ledger.tables import audit, changes, columns_of
+from workflows.contract.ids import Workspace
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    audit_no: int
+    workspace: Workspace | None
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    detail: Mapping[str, Any]
+
+
+_COLUMNS = columns_of(AuditRow, audit)
+_AUDIT = insert(audit)
+_CHANGE = insert(changes).returning(changes.c.change_no)
+_LATEST = select(func.max(changes.c.change_no)).where(
+    or_(changes.c.workspace == bindparam("of_workspace"), changes.c.workspace.is_(None))
+)
+
+
+def record(
+    conn: Connection,
+    workspace: Workspace | None,
+    *,
+    at: datetime,
+    actor: str,
+    action: str,
+    subject: str,
+    **detail: Any,
+) -> None:
+    """One line of audit. `detail` is JSON and holds no secret and no input of a job."""
+    conn.execute(
+        _AUDIT,
+        {
+            "workspace": workspace,
+            "at": at,
+            "actor": actor,
+            "action": action,
+            "subject": subject,
+            "detail": detail,
+        },
+    )
+
+
+def announce(conn: Connection, workspace: Workspace | None, *, at: datetime, kind: str, subject: str) -> int:
+    """Something that may concern running jobs changed; returns the change's number."""
+    return conn.execute(_CHANGE, {"workspace": workspace, "at": at, "kind": kind, "subject": subject}).scalar_one()
+
+
+def latest_change(conn: Connection, workspace: Workspace) -> int:
+    """0 when nothing ever changed. Admission reads it before and after a start."""
+    return conn.execute(_LATEST, {"of_workspace": workspace}).scalar_one() or 0
+
+
+def read_audit(conn: Connection, workspace: Workspace, *, after: int, limit: int) -> list[AuditRow]:
+    """The workspace's own lines and the runtime's, oldest first, after the line numbered `after`."""
+    query = (
+        select(*_COLUMNS)
+        .where(audit.c.audit_no > after, or_(audit.c.workspace == workspace, audit.c.workspace.is_(None)))
+        .order_by(audit.c.audit_no)
+        .limit(limit)
+    )
+    return [AuditRow(*row) for row in conn.execute(query)]
