@@ -182,7 +182,7 @@ promotions = Table(
     Column("break_glass", Boolean, nullable=False),
     Column("release_held", Boolean, nullable=False),
     _instant("at"),
-    # Without a workspace: the runtime's. One row per state: the approval of a proposal is a second row, and the phase is the latest row that is done.
+    # Without a workspace: the runtime's. The approval of a proposal is a second row; the latest row done is the phase.
     UniqueConstraint("promotion_id", "state"),
     Index(None, "workspace", "plugin", "version", "revision"),
     sqlite_autoincrement=True,

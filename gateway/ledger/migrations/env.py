@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the steps on the connection that `gateway.ledger.migrate` hands over, inside its transaction."""
+"""Alembic's entry: runs the steps inside the transaction of the connection that `gateway.ledger.migrate` hands over."""
 
 from alembic import context
 
