@@ -1,0 +1,79 @@
+"""The API process: `python -m gateway.api` and `jobgate api`. SIGTERM and Ctrl-C drain, then it leaves with 0.
+
+uvicorn would end by the signal itself (143), so its capture of signals is replaced. Streams see `should_exit` through
+the handler (sse-starlette looks for it there) and end cleanly; other requests may finish within `api_grace_s`.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Generator
+
+import uvicorn
+
+from gateway.app import create_app
+from gateway.settings import Settings, load_settings
+from gateway.telemetry import log, route_engine_logs, start_telemetry
+from workflows.contract.errors import JobgateError
+
+
+class _DrainingServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def main() -> None:
+    """Never returns: an SDK process can abort while the interpreter shuts down (design.md section 7)."""
+    try:
+        code = serve(load_settings())
+    except JobgateError as error:
+        sys.stderr.write(f"{error.detail}\n")
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def serve(settings: Settings) -> int:
+    """Serves until a signal; 0, or 1 when it could not start (the log says why)."""
+    telemetry = start_telemetry("api", settings)
+    route_engine_logs()
+    try:
+        listener = _listen(settings.api_host, settings.api_port)
+    except OSError:
+        log.error("port in use or not allowed", host=settings.api_host, port=settings.api_port)
+        return 1
+    config = uvicorn.Config(
+        create_app(settings, telemetry),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.api_grace_s)),
+    )
+    try:
+        asyncio.run(_DrainingServer(config).serve(sockets=[listener]))
+    except SystemExit:
+        log.error("the API could not start")
+        return 1
+    finally:
+        telemetry.close()
+    log.info("stopped")
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
+
+
+if __name__ == "__main__":
+    main()
