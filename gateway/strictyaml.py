@@ -41,17 +41,17 @@ def fault_in(file: str, line: int | None, rule: str, code: ProblemCode = Problem
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file's value and where each part of it stands. Lines count from 1."""
+    """A file's value and where each part of it stands. Lines count from 1; JSON that came over HTTP has none."""
 
     file: str
     value: JsonValue
-    lines: Mapping[Path, int]
+    lines: Mapping[Path, int] = field(default_factory=dict[Path, int])
 
-    def line_of(self, path: Path) -> int:
+    def line_of(self, path: Path) -> int | None:
         """The line of `path`, or of the nearest part around it."""
         while path and path not in self.lines:
             path = path[:-1]
-        return self.lines.get(path, 1)
+        return self.lines.get(path)
 
     def fault(self, path: Path, rule: str, code: ProblemCode = ProblemCode.INPUT_INVALID) -> Refused:
         return fault_in(self.file, self.line_of(path), rule, code)
