@@ -4,7 +4,7 @@ The rows are facts; `gateway.authority` judges them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -118,5 +118,5 @@ def _tell(conn: Connection, revoked: list[GrantRow], *, by: str, at: datetime) -
 
 
 def _grant(row: Row[Any]) -> GrantRow:
-    grant_id, workspace, principal, actions, plugins, *others = row
-    return GrantRow(grant_id, workspace, principal, tuple(actions), tuple(plugins), *others)
+    grant = GrantRow(*row)
+    return replace(grant, actions=tuple(grant.actions), plugins=tuple(grant.plugins))

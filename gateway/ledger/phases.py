@@ -6,9 +6,9 @@ step is allowed is judged elsewhere; `resolve` answers all that admission asks o
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, bindparam, func, literal, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Text, and_, bindparam, func, literal, select
 
 from gateway.ledger.journal import announce, record
 from gateway.ledger.tables import columns_of, deployments, insert_if_absent, plugin_versions, promotions, releases
@@ -113,7 +113,7 @@ _RESOLVE = select(
 ).where(
     plugin_versions.c.workspace == bindparam("workspace"),
     plugin_versions.c.name == bindparam("plugin"),
-    plugin_versions.c.version == func.coalesce(bindparam("version"), _RELEASED_VERSION),
+    plugin_versions.c.version == func.coalesce(bindparam("version", type_=Text), _RELEASED_VERSION),
 )
 
 
@@ -125,11 +125,11 @@ def resolve(conn: Connection, workspace: Workspace, plugin: PluginName, version:
 
 def phase_of(conn: Connection, workspace: Workspace, plugin: PluginName, version: str) -> Phase:
     of: dict[str, Any] = {"workspace": workspace, "plugin": plugin, "version": version}
-    return conn.execute(select(_VERSION_PHASE), of).scalar_one()
+    return cast(Phase, conn.execute(select(_VERSION_PHASE), of).scalar_one())
 
 
 def runtime_phase(conn: Connection) -> Phase:
-    return conn.execute(select(_RUNTIME_PHASE)).scalar_one()
+    return cast(Phase, conn.execute(select(_RUNTIME_PHASE)).scalar_one())
 
 
 def insert_promotion(conn: Connection, new: NewPromotion) -> PromotionRow | None:

@@ -6,13 +6,11 @@ byte (a receipt, a job's input) is bytes and passes through no encoder. Migratio
 compares the two. No query lives here.
 """
 
-import json
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     Boolean,
     Column,
     ForeignKeyConstraint,
@@ -26,43 +24,8 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import Insert, insert
-from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-class Instant(TypeDecorator[datetime]):
-    """An aware `datetime`, kept as integer microseconds since the epoch, UTC."""
-
-    impl = BigInteger
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        return None if value is None else (value - _EPOCH) // _MICROSECOND
-
-    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else _EPOCH + timedelta(microseconds=value)
-
-
-class JsonText(TypeDecorator[Any]):
-    """A JSON document as text; `None` is SQL NULL, so a JSON null is not kept."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        if value is None:
-            return None
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        return None if value is None else json.loads(value)
-
-
-Serial = BigInteger().with_variant(Integer, "sqlite")
-"""A number the database hands out, rising; SQLite numbers only its own INTEGER PRIMARY KEY."""
+from gateway.ledger.column_types import Instant, JsonText, Serial
 
 metadata = MetaData(
     naming_convention={

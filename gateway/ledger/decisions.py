@@ -1,0 +1,241 @@
+"""Decisions: votes of people on a request, and the one verdict that follows; written once, never changed.
+
+A vote and the verdict it brings are one transaction that holds the job's row, so a stop, an expiry and the last vote
+can not all win. Who may vote, and whether the digest is the one shown, is checked before; quorum is counted here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import Connection, bindparam, select
+
+from gateway.ledger.journal import record
+from gateway.ledger.receipts import lock_job
+from gateway.ledger.stops import StopRow, find_stop
+from gateway.ledger.tables import columns_of, decisions, insert_if_absent, votes
+from workflows.contract.ids import Digest, JobId, PrincipalId, RequestId, Workspace
+from workflows.contract.job import DecisionVerb
+
+Verdict = Literal["approve", "reject", "answer", "settle", "expired", "voided"]
+ClosedBy = Literal["expired", "voided"]
+
+
+@dataclass(frozen=True)
+class VoteRow:
+    workspace: Workspace
+    job_id: JobId
+    request_id: RequestId
+    principal: PrincipalId
+    decision: DecisionVerb
+    action_digest: Digest
+    reason: str | None
+    at: datetime
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """`answer` is JSON: of an answer or a settlement, else None. `decided_by` is empty when nobody decided."""
+
+    workspace: Workspace
+    job_id: JobId
+    request_id: RequestId
+    decision: Verdict
+    action_digest: Digest
+    answer: Any
+    reason: str | None
+    decided_by: tuple[PrincipalId, ...]
+    decided_at: datetime
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The verdict stands and this vote is part of it; `repeated`: it had been given before."""
+
+    decision: DecisionRow
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The vote is recorded, and `votes` of `quorum` people have approved."""
+
+    votes: int
+    quorum: int
+
+
+@dataclass(frozen=True)
+class AlreadyDecided:
+    """The request was decided, expired or voided otherwise; the vote was not recorded."""
+
+    decision: DecisionRow
+
+
+@dataclass(frozen=True)
+class VoteStands:
+    """This person voted otherwise before; a vote is given once."""
+
+    vote: VoteRow
+
+
+@dataclass(frozen=True)
+class JobStopped:
+    """The job is being canceled: nothing is decided any more."""
+
+    stop: StopRow
+
+
+@dataclass(frozen=True)
+class NoSuchJob:
+    """There is no receipt, so there is nothing to decide."""
+
+
+VoteResult = Decided | Counted | AlreadyDecided | VoteStands | JobStopped | NoSuchJob
+
+_VOTE = columns_of(VoteRow, votes)
+_DECISION = columns_of(DecisionRow, decisions)
+_OF_JOB = (decisions.c.workspace == bindparam("workspace"), decisions.c.job_id == bindparam("job_id"))
+
+_CAST = insert_if_absent(votes).returning(*_VOTE)
+_VOTES = (
+    select(*_VOTE)
+    .where(
+        votes.c.workspace == bindparam("workspace"),
+        votes.c.job_id == bindparam("job_id"),
+        votes.c.request_id == bindparam("request_id"),
+    )
+    .order_by(votes.c.at, votes.c.principal)
+)
+_DECIDE = insert_if_absent(decisions).returning(*_DECISION)
+_FIND = select(*_DECISION).where(*_OF_JOB, decisions.c.request_id == bindparam("request_id"))
+_LIST = select(*_DECISION).where(*_OF_JOB).order_by(decisions.c.decided_at, decisions.c.request_id)
+
+
+def cast_vote(conn: Connection, vote: VoteRow, *, quorum: int, answer: Any = None) -> VoteResult:
+    """Records the vote, and the verdict when it is reached: `quorum` distinct people for approve, one for the rest."""
+    if not lock_job(conn, vote.workspace, vote.job_id):
+        return NoSuchJob()
+    cast = list_votes(conn, vote.workspace, vote.job_id, vote.request_id)
+    mine = next((other for other in cast if other.principal == vote.principal), None)
+    standing = find_decision(conn, vote.workspace, vote.job_id, vote.request_id)
+    if standing is not None:
+        same = mine is not None and _same(mine, vote) and _carries(standing, vote, answer)
+        return Decided(standing, repeated=True) if same else AlreadyDecided(standing)
+    stop = find_stop(conn, vote.workspace, vote.job_id)
+    if stop is not None:
+        return JobStopped(stop)
+    if mine is not None and not _same(mine, vote):
+        return VoteStands(mine)
+    if mine is None:
+        conn.execute(_CAST, vars(vote))
+        _record(conn, vote, "request.voted", by=vote.principal)
+        cast = [*cast, vote]
+    agreed = [other for other in cast if _same(other, vote)]
+    if vote.decision == "approve" and len(agreed) < quorum:
+        return Counted(len(agreed), quorum)
+    decision = _decide(conn, vote, agreed, answer)
+    _record(conn, vote, "request.decided", by=vote.principal)
+    return Decided(decision, repeated=False)
+
+
+def close_request(
+    conn: Connection,
+    workspace: Workspace,
+    job_id: JobId,
+    request_id: RequestId,
+    *,
+    verdict: ClosedBy,
+    action_digest: Digest,
+    at: datetime,
+) -> DecisionRow | None:
+    """Nobody decided in time, or the job was stopped. Returns the verdict that stands: this one, or who was first.
+
+    None when there is no such job.
+    """
+    if not lock_job(conn, workspace, job_id):
+        return None
+    row = DecisionRow(workspace, job_id, request_id, verdict, action_digest, None, None, (), at)
+    inserted = conn.execute(_DECIDE, vars(row)).first()
+    if inserted is None:
+        return find_decision(conn, workspace, job_id, request_id)
+    return _decision(inserted)
+
+
+def expire_request(
+    conn: Connection,
+    workspace: Workspace,
+    job_id: JobId,
+    request_id: RequestId,
+    *,
+    action_digest: Digest,
+    at: datetime,
+) -> DecisionRow | None:
+    """`close_request` with the verdict `expired`: expiry is never yes, and a vote that was first stands."""
+    return close_request(conn, workspace, job_id, request_id, verdict="expired", action_digest=action_digest, at=at)
+
+
+def find_decision(conn: Connection, workspace: Workspace, job_id: JobId, request_id: RequestId) -> DecisionRow | None:
+    of = {"workspace": workspace, "job_id": job_id, "request_id": request_id}
+    row = conn.execute(_FIND, of).first()
+    return None if row is None else _decision(row)
+
+
+def list_decisions(conn: Connection, workspace: Workspace, job_id: JobId) -> list[DecisionRow]:
+    """Oldest first."""
+    return [_decision(row) for row in conn.execute(_LIST, {"workspace": workspace, "job_id": job_id})]
+
+
+def list_votes(conn: Connection, workspace: Workspace, job_id: JobId, request_id: RequestId) -> list[VoteRow]:
+    """Oldest first."""
+    of = {"workspace": workspace, "job_id": job_id, "request_id": request_id}
+    return [VoteRow(*row) for row in conn.execute(_VOTES, of)]
+
+
+def _decide(conn: Connection, vote: VoteRow, agreed: Iterable[VoteRow], answer: Any) -> DecisionRow:
+    decision = DecisionRow(
+        vote.workspace,
+        vote.job_id,
+        vote.request_id,
+        vote.decision,
+        vote.action_digest,
+        answer,
+        vote.reason,
+        tuple(other.principal for other in agreed),
+        vote.at,
+    )
+    row = conn.execute(_DECIDE, vars(decision)).first()
+    if row is None:
+        raise LookupError("a decision appeared although the job's row was held")
+    return _decision(row)
+
+
+def _same(one: VoteRow, other: VoteRow) -> bool:
+    return one.decision == other.decision and one.action_digest == other.action_digest
+
+
+def _carries(decision: DecisionRow, vote: VoteRow, answer: Any) -> bool:
+    return (
+        vote.principal in decision.decided_by
+        and decision.decision == vote.decision
+        and decision.action_digest == vote.action_digest
+        and decision.answer == answer
+    )
+
+
+def _record(conn: Connection, vote: VoteRow, action: str, *, by: PrincipalId) -> None:
+    record(
+        conn,
+        vote.workspace,
+        at=vote.at,
+        actor=by,
+        action=action,
+        subject=f"{vote.job_id}/{vote.request_id}",
+        decision=vote.decision,
+        action_digest=vote.action_digest,
+    )
+
+
+def _decision(row: Any) -> DecisionRow:
+    decision = DecisionRow(*row)
+    return replace(decision, decided_by=tuple(decision.decided_by))
