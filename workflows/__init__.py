@@ -1,1 +1,1 @@
-"""The deterministic half: contract, policy and the loop. It computes; it has no clock, environment, randomness or I/O."""
+"""The deterministic half: contract, policy and the loop. It computes; no clock, environment, randomness or I/O."""

@@ -1,1 +1,1 @@
-"""What every folder may know: ids, events, models, problem codes and the error tree. Data only; nothing here decides."""
+"""What every folder may know: ids, events, models, problem codes and the error tree. Data only, no verdicts."""

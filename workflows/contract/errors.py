@@ -185,9 +185,7 @@ class JobgateError(Exception):
 class Refused(JobgateError):
     """An HTTP problem. `extras` are further members of the problem document (`blocker`, `missing`, `receipt`, ...)."""
 
-    def __init__(
-        self, code: ProblemCode, detail: str, *, retry_after_s: int | None = None, **extras: Any
-    ) -> None:
+    def __init__(self, code: ProblemCode, detail: str, *, retry_after_s: int | None = None, **extras: Any) -> None:
         super().__init__(code, detail)
         self.problem = PROBLEMS[code]
         self.retry_after_s = retry_after_s

@@ -1,0 +1,304 @@
+"""What a job is started with, what it carries over a roll-over, and what it shows: the models inside a history.
+
+Models carried in histories tolerate unknown fields and only ever gain fields with defaults, so that gateway and
+worker may be one version apart. They hold references and small verdicts: never inputs, prompts or tool results.
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+
+from workflows.contract.errors import FailureCode
+from workflows.contract.events import Event, Timestamp
+from workflows.contract.ids import (
+    BlobRef,
+    Digest,
+    EffectId,
+    JobId,
+    PluginName,
+    PrincipalId,
+    RequestId,
+    ToolName,
+    Workspace,
+)
+
+Mode = Literal["live", "dry_run"]
+EffectClass = Literal["read", "idempotent_write", "write"]
+Phase = Literal["blocked_noop", "stateful_noop", "live_canary", "live"]
+PHASES: tuple[Phase, ...] = ("blocked_noop", "stateful_noop", "live_canary", "live")
+Executed = Literal["no", "yes", "unknown"]
+Recovery = Literal["automatic", "needs_person", "none"]
+RequestKind = Literal["approval", "question", "reconciliation"]
+RequestState = Literal["pending", "approved", "rejected", "answered", "settled", "expired", "voided"]
+DecisionVerb = Literal["approve", "reject", "answer", "settle"]
+
+Money = Annotated[Decimal, PlainSerializer(lambda d: f"{d:.4f}", return_type=str, when_used="json")]
+"""US dollars; written with four decimals, kept exactly in between."""
+
+
+class Status(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING_FOR_HUMAN = "waiting_for_human"
+    CANCELING = "canceling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
+
+
+class Eligibility(StrEnum):
+    BLOCKED = "blocked"
+    LOCAL_ONLY = "local_only"
+    DRY_RUN_ELIGIBLE = "dry_run_eligible"
+    LIVE_APPROVED = "live_approved"
+
+
+class Blocker(StrEnum):
+    """What is missing; with BLOCKED and LOCAL_ONLY it explains the refusal, with DRY_RUN_ELIGIBLE the wait."""
+
+    PHASE_BLOCKED_NOOP = "phase_blocked_noop"
+    RELEASE_MISSING = "release_missing"
+    DEPLOYMENT_MISSING = "deployment_missing"
+    VERSION_WITHDRAWN = "version_withdrawn"
+    SNAPSHOT_MISMATCH = "snapshot_mismatch"
+    SCOPE_VIOLATION = "scope_violation"
+    LIMIT_EXCEEDED = "limit_exceeded"
+    LOCAL_ONLY_BY_CONTRACT = "local_only_by_contract"
+    CAPABILITY_UNAVAILABLE = "capability_unavailable"
+    AWAITING_PROMOTION = "awaiting_promotion"
+
+
+class Carried(BaseModel):
+    """The common configuration of models inside histories."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Initiator(Carried):
+    """Who or what caused the job: evidence, never authority."""
+
+    kind: str
+    id: str
+
+
+class PluginRef(Carried):
+    name: PluginName
+    version: str
+    digest: Digest
+
+
+class Limits(Carried):
+    """What a job may spend: steps and tokens are counts, duration is seconds, cost is US dollars; None = no limit."""
+
+    max_steps: int
+    max_duration_seconds: int
+    max_tokens: int
+    max_cost_usd: Money | None = None
+
+
+class ApprovalRule(Carried):
+    """Who may decide a tool's calls. No groups: anyone with `jobs:decide`. Expiry is in seconds; None = deadline."""
+
+    groups: tuple[str, ...] = ()
+    quorum: int = 1
+    expires_in_seconds: int | None = None
+
+
+class ToolRow(Carried):
+    """One row of the dispatch table: all that the loop needs to know of a tool. `timeout_s` is in seconds."""
+
+    kind: Literal["http", "mcp", "python", "builtin"]
+    effect: EffectClass
+    timeout_s: float
+    approval: ApprovalRule = ApprovalRule()
+    reconcile: ToolName | None = None
+    event: str | None = None
+    hidden: bool = False
+
+
+class EligibilityFacts(Carried):
+    """What `policy.eligibility.classify` judges, frozen at admission and judged again inside the workflow."""
+
+    scope_ok: bool = True
+    authority_ok: bool = True
+    limits_ok: bool = True
+    snapshot_ok: bool = True
+    released: bool = True
+    deployed: bool = True
+    withdrawn: bool = False
+    version_phase: Phase
+    runtime_phase: Phase
+    offload: Literal["allowed", "local_only"] = "allowed"
+    capabilities_met: bool = True
+    packet_redeemed: bool = False
+
+
+class Usage(Carried):
+    steps: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: Money = Decimal(0)
+
+
+class OpenRequest(Carried):
+    """Something a person must decide; the arguments are bytes behind `args_ref`, bound by `action_digest`."""
+
+    request_id: RequestId
+    kind: RequestKind
+    title: str
+    tool: ToolName
+    call: int
+    effect_id: EffectId | None = None
+    action_digest: Digest
+    args_ref: BlobRef
+    approval: ApprovalRule = ApprovalRule()
+    opened_at: Timestamp
+    expires_at: Timestamp
+    state: RequestState = "pending"
+    decided_by: tuple[PrincipalId, ...] = ()
+    decided_at: Timestamp | None = None
+
+
+class Failure(Carried):
+    code: FailureCode
+    message: str
+
+
+class PlannedTool(Carried):
+    """A line of a dry run's plan: what this tool would do live, and whom a call would ask."""
+
+    tool: ToolName
+    effect: EffectClass
+    would_ask: str | None
+
+
+class JobView(Carried):
+    """A job as its workflow knows it: the `view` query's answer, the memo, and the end record, in one shape."""
+
+    status: Status
+    eligibility: Eligibility
+    blocker: Blocker | None = None
+    executed: Executed = "no"
+    recovery: Recovery = "automatic"
+    last_event: Event
+    requests: tuple[OpenRequest, ...] = ()
+    started_at: Timestamp | None = None
+    finished_at: Timestamp | None = None
+    cancel_requested_at: Timestamp | None = None
+    usage: Usage = Usage()
+    failure: Failure | None = None
+    result_ref: BlobRef | None = None
+    plan: tuple["PlannedTool", ...] | None = None
+
+
+class SegmentRef(Carried):
+    """Archived events `first`..`last` (inclusive seqs) as a JSON array behind `ref`."""
+
+    first: int
+    last: int
+    ref: BlobRef
+
+
+class EndRecord(Carried):
+    """What a closed execution keeps so that it reads in full without a worker: the view and the event tail."""
+
+    view: JobView
+    segments: tuple[SegmentRef, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class LoopState(Carried):
+    """All that a roll-over carries to the next run of the same job."""
+
+    view: JobView
+    seq: int
+    events: tuple[Event, ...]
+    segments: tuple[SegmentRef, ...] = ()
+    turn: int = 0
+    step: int = 0
+    requests_opened: int = 0
+    refused_decisions: int = 0
+    warned: tuple[str, ...] = ()
+    asked: Mapping[str, int] = {}
+    conversation: BlobRef | None = None
+    results: tuple["CallResult", ...] = ()
+    inbox: tuple[str, ...] = ()
+
+
+class CallResult(Carried):
+    """What one call of the last turn came to; the model step adds it to the conversation."""
+
+    call: int
+    tool: ToolName
+    outcome: Literal["ok", "error", "refused", "rejected", "expired", "answered"]
+    result_ref: BlobRef | None = None
+    note: str | None = None
+
+
+class JobStart(Carried):
+    """The start input: references, limits and the dispatch table (at most 32 KB)."""
+
+    workspace: Workspace
+    job_id: JobId
+    principal: PrincipalId
+    initiator: Initiator | None = None
+    plugin: PluginRef
+    snapshot: Digest
+    mode: Mode
+    facts: EligibilityFacts
+    fingerprint: Digest
+    accepted_at: Timestamp
+    deadline: Timestamp
+    limits: Limits
+    tools: Mapping[ToolName, ToolRow]
+    final_by_schema: bool = False
+    session: str | None = None
+    retry_of: JobId | None = None
+    labels: Mapping[str, str] = {}
+    roll_over_after: int | None = None
+    """Test knob: roll over at the first turn boundary after this many history events; None = as the engine asks."""
+    heartbeat_s: float = 10.0
+    state: LoopState | None = None
+
+
+DISPATCH_TABLE_BYTES = 32 * 1024
+INLINE_RESULT_BYTES = 32 * 1024
+SEGMENT_EVENTS = 500
+
+MEMO_START = "job"
+MEMO_STATE = "state"
+
+
+class MemoStart(Carried):
+    """The part of the memo that never changes: what a reader without a worker needs of the start input."""
+
+    fingerprint: Digest
+    principal: PrincipalId
+    plugin: PluginRef
+    mode: Mode
+    snapshot: Digest
+    accepted_at: Timestamp
+    deadline: Timestamp
+    eligibility: Eligibility
+    blocker: Blocker | None
+    session: str | None = None
+    retry_of: JobId | None = None
+    labels: Mapping[str, str] = {}
+
+
+class Progress(Carried):
+    """An activity's input tells what the job looks like while it runs; its first heartbeat repeats it to readers."""
+
+    event: Event
+    usage: Usage
+    executed: Executed = "yes"
+
+
+LabelKey = Annotated[str, Field(min_length=1, max_length=64)]
+LabelValue = Annotated[str, Field(max_length=256)]

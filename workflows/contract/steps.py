@@ -1,0 +1,170 @@
+"""The typed seam between the loop and the hands: one input and one output model per activity, and their names.
+
+Outputs are small: bytes travel by reference. Nothing in an input is trusted for authority; the call gateway reads
+principal, snapshot, deadline and decision from the ledger.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from workflows.contract.events import Event, Timestamp
+from workflows.contract.ids import BlobRef, Digest, EffectId, PrincipalId, RequestId, ToolName
+from workflows.contract.job import (
+    CallResult,
+    Carried,
+    DecisionVerb,
+    EffectClass,
+    JobView,
+    Money,
+    Progress,
+    RequestKind,
+    SegmentRef,
+)
+
+WORKFLOW_TYPE = "JobWorkflow"
+VIEW_QUERY = "view"
+
+
+class Activity(StrEnum):
+    """Registered activity names."""
+
+    MODEL = "model"
+    TOOL = "tool"
+    READ_DECISION = "read_decision"
+    READ_GATE = "read_gate"
+    ARCHIVE_EVENTS = "archive_events"
+
+
+class Hint(StrEnum):
+    """Signal names the loop understands; every one is only a hint to read the ledger."""
+
+    DECISION = "decision"
+    GATE = "gate"
+
+
+class DecisionHint(Carried):
+    """A readable copy for the Temporal UI; the loop uses the id alone and believes the ledger."""
+
+    request_id: RequestId
+    decision: str = ""
+    by: str = ""
+
+
+class ModelInput(Carried):
+    """`turn` and `attempt` count from 1; `results` are those of the turn before, in call order."""
+
+    step: int
+    turn: int
+    attempt: int
+    conversation: BlobRef | None
+    results: tuple[CallResult, ...]
+    progress: Progress
+
+
+class PlannedCall(Carried):
+    """One call the model asked for, with its policy verdict; texts are rendered, escaped and cut."""
+
+    call: int
+    tool: ToolName
+    verdict: Literal["run", "ask", "refuse"]
+    reason: str = ""
+    kind: RequestKind = "approval"
+    effect: EffectClass
+    action_digest: Digest
+    args_ref: BlobRef
+    message: str
+    title: str = ""
+
+
+class ModelOutput(Carried):
+    """`turn` is the turn actually answered (a script may skip entries); `final_ref` ends the job."""
+
+    turn: int
+    conversation: BlobRef
+    say: str = ""
+    calls: tuple[PlannedCall, ...] = ()
+    final_ref: BlobRef | None = None
+    final_bytes: int = 0
+    final_invalid: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: Money | None = None
+    estimated: bool = False
+
+
+class ToolInput(Carried):
+    step: int
+    call: int
+    attempt: int
+    tool: ToolName
+    effect: EffectClass
+    action_digest: Digest
+    args_ref: BlobRef
+    effect_id: EffectId | None
+    request_id: RequestId | None
+    timeout_s: float
+    progress: Progress
+
+
+class ToolOutput(Carried):
+    """`ok`: 2xx. `error`: a result the model sees (4xx, not JSON, ...). `unknown`: it may have happened."""
+
+    outcome: Literal["ok", "error", "unknown"]
+    result_ref: BlobRef | None = None
+    message: str
+    epoch: int | None = None
+
+
+class DecisionInput(Carried):
+    """`close`: the request's time is up; write `expired` unless a decision stands, and return what stands."""
+
+    request_id: RequestId
+    action_digest: Digest
+    close: bool = False
+    expires_at: Timestamp | None = None
+
+
+class Ruling(Carried):
+    """The decision that stands in the ledger for a request, or only votes so far."""
+
+    verdict: DecisionVerb | Literal["expired"] | None
+    action_digest: Digest | None = None
+    decided_by: tuple[PrincipalId, ...] = ()
+    decided_at: Timestamp | None = None
+    votes: int = 0
+    reason: str = ""
+    answer_ref: BlobRef | None = None
+    answer: str | None = None
+
+
+class GateOutput(Carried):
+    """The gate as it stands in the ledger now, for a job that is held."""
+
+    open: bool
+    revoked: bool = False
+
+
+class ArchiveInput(Carried):
+    events: tuple[Event, ...]
+
+
+class StepFailure(Carried):
+    """The details of the ApplicationError of a failed attempt (its type is the StepCode)."""
+
+    retry_after_s: float | None = None
+
+
+class ViewInput(Carried):
+    """The `view` query's argument: events after seq `after`, at most `limit` of them."""
+
+    after: int = 0
+    limit: int = 100
+
+
+class ViewOutput(Carried):
+    """The view, the events after the cursor that this run still holds, and the segments that hold the older ones."""
+
+    view: JobView
+    events: tuple[Event, ...]
+    segments: tuple[SegmentRef, ...]
+    last_seq: int

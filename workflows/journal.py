@@ -1,0 +1,151 @@
+"""The job's event log and view, and the one place where the status changes.
+
+`emit` asks the transition table, appends the event, and notes that readers without a worker must be told: on status
+changes, when the set of open requests changes, and when no running step could carry the event in its heartbeat.
+`publish` tells them (memo, search attributes, current details) in the same workflow task, once for many events.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
+
+from workflows.contract.events import EVENT_DATA, Event, EventType
+from workflows.contract.job import (
+    MEMO_STATE,
+    TERMINAL,
+    EndRecord,
+    JobView,
+    OpenRequest,
+    Progress,
+    Recovery,
+    SegmentRef,
+    Status,
+)
+from workflows.policy.transitions import next_status
+
+STATUS_KEY = SearchAttributeKey.for_keyword("JobgateStatus")
+PENDING_KEY = SearchAttributeKey.for_int("JobgatePending")
+
+RUNNING_TAIL_BYTES = 8 * 1024
+"""While a job runs, its memo repeats at most this much of the newest events; an ended job keeps its whole tail."""
+
+CLOSED_REQUESTS_KEPT = 20
+
+
+def _recovery(status: Status, executed: str) -> Recovery:
+    if status in (Status.SUCCEEDED, Status.CANCELED):
+        return "none"
+    if status is Status.FAILED:
+        return "needs_person" if executed == "unknown" else "none"
+    return "needs_person" if status is Status.WAITING_FOR_HUMAN else "automatic"
+
+
+class Journal:
+    """Owns view, events and sequence numbers of one job; `steps_running` counts model and tool steps in flight."""
+
+    def __init__(self, view: JobView, events: tuple[Event, ...], segments: tuple[SegmentRef, ...], seq: int) -> None:
+        self.view = view
+        self.events = list(events)
+        self.segments = list(segments)
+        self.seq = seq
+        self.steps_running = 0
+        self.unpublished = False
+        self._told_status: Status | None = None
+        self._told_pending = 0
+
+    def emit(self, type: EventType, message: str, data: Mapping[str, Any] | None = None, **view: Any) -> Event:
+        """Append an event; `view` are fields of the view that change with it. Raises IllegalTransition, unchanged."""
+        data = data or {}
+        if unknown := data.keys() - EVENT_DATA[type]:
+            raise ValueError(f"{type} has no data {sorted(unknown)}")
+        requests: tuple[OpenRequest, ...] = view.get("requests", self.view.requests)
+        pending = sum(request.state == "pending" for request in requests)
+        status = next_status(self.view.status, type, requests_open=pending, steps_running=self.steps_running)
+        event = Event(seq=self.seq + 1, at=workflow.now(), type=type, message=message, data=data)
+        executed = view.get("executed", self.view.executed)
+        changed = {**view, "status": status, "last_event": event, "recovery": _recovery(status, executed)}
+        if status is not self.view.status or "requests" in view or not self.steps_running:
+            self.unpublished = True
+        self.view = self.view.model_copy(update=changed)
+        self.seq += 1
+        self.events.append(event)
+        return event
+
+    def amend(self, **view: Any) -> None:
+        """Change counts that no event of their own announces (usage, executed)."""
+        self.view = self.view.model_copy(update=view)
+
+    def progress(self) -> Progress:
+        """What a step that is about to start repeats to readers while it runs."""
+        return Progress(event=self.view.last_event, usage=self.view.usage)
+
+    def pending(self) -> int:
+        return sum(request.state == "pending" for request in self.view.requests)
+
+    def replace_request(self, request: OpenRequest) -> tuple[OpenRequest, ...]:
+        """The requests with this one put in place of its older self; only the newest closed ones are kept."""
+        kept = [old for old in self.view.requests if old.request_id != request.request_id]
+        closed = [old for old in kept if old.state != "pending"][-CLOSED_REQUESTS_KEPT:]
+        return (*(old for old in kept if old.state == "pending" or old in closed), request)
+
+    def publish(self) -> None:
+        """Tell readers without a worker. Two history events at most: memo always, search attributes where changed."""
+        self.unpublished = False
+        workflow.upsert_memo(self.memo())
+        updates: list[SearchAttributeUpdate[Any]] = []
+        if self.view.status is not self._told_status:
+            updates.append(STATUS_KEY.value_set(self.view.status.value))
+        if (pending := self.pending()) != self._told_pending:
+            updates.append(PENDING_KEY.value_set(pending))
+        if updates:
+            workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] - SDK's own generic
+        self._told_status, self._told_pending = self.view.status, pending
+        workflow.set_current_details(self.details())
+
+    def details(self) -> str:
+        """Markdown for the Temporal UI: the operator's questions, answered in a few lines."""
+        view = self.view
+        waiting = "\n".join(
+            f"- `{r.request_id}` {r.kind}: {r.title} (until {r.expires_at:%Y-%m-%d %H:%M:%SZ})"
+            for r in view.requests
+            if r.state == "pending"
+        )
+        return (
+            f"**{view.status.value}** · {view.eligibility.value} · executed {view.executed}\n\n"
+            f"Last event {view.last_event.seq}: {view.last_event.message}\n\n"
+            f"Steps {view.usage.steps}, tokens {view.usage.input_tokens + view.usage.output_tokens}, "
+            f"cost {view.usage.cost_usd:.4f} USD\n\n" + (f"Waiting for:\n{waiting}\n" if waiting else "")
+        )
+
+    def end_record(self) -> EndRecord:
+        return EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(self.events))
+
+    def after(self, seq: int, limit: int) -> tuple[Event, ...]:
+        """Events this run holds whose seq is greater, oldest first."""
+        first = self.seq - len(self.events) + 1
+        start = max(seq - first + 1, 0)
+        return tuple(self.events[start : start + limit])
+
+    def archived(self, segment: SegmentRef) -> None:
+        self.segments.append(segment)
+        self.events = [event for event in self.events if event.seq is not None and event.seq > segment.last]
+
+    def memo(self) -> dict[str, EndRecord]:
+        """What readers without a worker get: the view, and as many of the newest events as a memo should repeat.
+
+        A cancellation's close event carries no details, so there the memo keeps the whole tail; the other endings
+        keep it in their result or failure details.
+        """
+        events = self.events
+        if self.view.status is not Status.CANCELED:
+            size, kept = 0, 0
+            shown = 0 if self.view.status in TERMINAL else len(events)
+            for event in reversed(events[len(events) - shown :]):
+                size += 160 + len(event.message) + len(str(event.data))
+                if size > RUNNING_TAIL_BYTES:
+                    break
+                kept += 1
+            events = events[len(events) - kept :]
+        return {MEMO_STATE: EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(events))}

@@ -1,0 +1,47 @@
+"""What is true of a job before any worker saw it: one function that workflow and facade share.
+
+`job.queued` (seq 1) and the view that goes with it are computed from the start input, so they exist with no worker.
+"""
+
+from workflows.contract.events import Event, EventType
+from workflows.contract.job import JobStart, JobView, MemoStart, Status
+from workflows.policy.eligibility import classify
+
+
+def memo_of(start: JobStart) -> MemoStart:
+    """The part of the memo that never changes."""
+    verdict = classify(start.facts)
+    return MemoStart(
+        fingerprint=start.fingerprint,
+        principal=start.principal,
+        plugin=start.plugin,
+        mode=start.mode,
+        snapshot=start.snapshot,
+        accepted_at=start.accepted_at,
+        deadline=start.deadline,
+        eligibility=verdict.eligibility,
+        blocker=verdict.blocker,
+        session=start.session,
+        retry_of=start.retry_of,
+        labels=start.labels,
+    )
+
+
+def queued_event(memo: MemoStart) -> Event:
+    kind = "Dry run" if memo.mode == "dry_run" else "Job"
+    return Event(
+        seq=1,
+        at=memo.accepted_at,
+        type=EventType.JOB_QUEUED,
+        message=f"{kind} accepted: {memo.plugin.name} {memo.plugin.version}. Waiting for a worker.",
+        data={"plugin": memo.plugin.name, "version": memo.plugin.version, "mode": memo.mode},
+    )
+
+
+def queued_view(memo: MemoStart) -> JobView:
+    return JobView(
+        status=Status.QUEUED,
+        eligibility=memo.eligibility,
+        blocker=memo.blocker,
+        last_event=queued_event(memo),
+    )

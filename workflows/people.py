@@ -1,0 +1,202 @@
+"""Requests to people: opened, waited for, closed. A signal is only a hint; the ruling is read from the ledger.
+
+Silence is never yes: expiry is written in the ledger by compare-and-set, so that a decision and the expiry can not
+both stand. Hints that arrive early are kept; hints that name nothing open are refused with an event, 50 at most.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from temporalio import workflow
+from temporalio.common import RawValue
+
+from workflows.contract.events import EventType as E
+from workflows.contract.events import timestamp
+from workflows.contract.ids import Digest, RequestId, request_id
+from workflows.contract.job import JobStart, OpenRequest, RequestState
+from workflows.contract.steps import DecisionHint, DecisionInput, Hint, PlannedCall, Ruling
+from workflows.journal import Journal
+from workflows.steps import Steps
+
+MAX_ASKS = 3
+"""How often the model may propose the very same call to people before it is refused without asking."""
+MAX_DECISION_REFUSED = 50
+WARN_SHARE, WARN_AT_MOST_S = 0.2, 300.0
+"""The warning comes when a fifth of the window is left, and at most five minutes before the expiry."""
+
+CLOSED: Mapping[str, RequestState] = {
+    "approve": "approved",
+    "reject": "rejected",
+    "answer": "answered",
+    "settle": "settled",
+    "expired": "expired",
+}
+
+
+class People:
+    """Owns the inbox of hints and the counts that bound asking; the requests themselves are in the journal's view."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        steps: Steps,
+        start: JobStart,
+        *,
+        opened: int,
+        refused: int,
+        asked: Mapping[str, int],
+        inbox: Sequence[str],
+    ) -> None:
+        self._journal = journal
+        self._steps = steps
+        self._start = start
+        self.opened = opened
+        self.refused = refused
+        self.asked = dict(asked)
+        self.inbox = set(inbox)
+
+    def receive(self, name: str, args: Sequence[RawValue]) -> None:
+        """Every signal arrives here on raw values: a wrong name, type or arity is an event, never a stuck task."""
+        if name == Hint.GATE and not args:
+            self.inbox.add(Hint.GATE)
+            return
+        if name != Hint.DECISION or len(args) != 1:
+            self._refuse("A signal was not understood.", "unknown_signal")
+            return
+        try:
+            hint = workflow.payload_converter().from_payload(args[0].payload, DecisionHint)
+        except Exception:  # noqa: BLE001 - whatever a foreign payload raises, the job goes on
+            self._refuse("A decision signal could not be read.", "malformed_signal")
+            return
+        if not any(r.request_id == hint.request_id and r.state == "pending" for r in self._journal.view.requests):
+            self._refuse("A decision signal names no open request.", "no_open_request")
+            return
+        self.inbox.add(hint.request_id)
+
+    def open(self, call: PlannedCall) -> OpenRequest | None:
+        """Ask for this call; None when the very same call was asked for too often."""
+        times = self.asked.get(call.action_digest, 0)
+        if call.kind == "approval" and times >= MAX_ASKS:
+            return None
+        self.asked[call.action_digest] = times + 1
+        self.opened += 1
+        now, rule = workflow.now(), self._start.tools[call.tool].approval
+        expires_at = self._start.deadline
+        if rule.expires_in_seconds is not None:
+            expires_at = min(expires_at, now + timedelta(seconds=rule.expires_in_seconds))
+        request = OpenRequest(
+            request_id=request_id(self.opened, Digest(call.action_digest)),
+            kind=call.kind,
+            title=call.title,
+            tool=call.tool,
+            call=call.call,
+            action_digest=call.action_digest,
+            args_ref=call.args_ref,
+            approval=rule,
+            opened_at=now,
+            expires_at=expires_at,
+        )
+        self._journal.emit(
+            E.REQUEST_OPENED,
+            f"Waiting for {'approval' if call.kind == 'approval' else 'an answer'}: {call.title}",
+            {
+                "request_id": request.request_id,
+                "kind": request.kind,
+                "tool": call.tool,
+                "call": call.call,
+                "expires_at": timestamp(expires_at),
+            },
+            requests=self._journal.replace_request(request),
+        )
+        return request
+
+    async def ruling(self, request: OpenRequest) -> Ruling:
+        """What the ledger rules on this request, once it rules; raises StepError when the ledger can not be read."""
+        votes = 0
+        warn_at: datetime | None = warning_time(request) if request.expires_at < self._start.deadline else None
+        while True:
+            expired = False
+            if not await self._hinted(request, warn_at):
+                if workflow.now() < request.expires_at:
+                    warn_at = None
+                    self._journal.emit(
+                        E.REQUEST_EXPIRING,
+                        f"Still waiting, and about to expire: {request.title}",
+                        {"request_id": request.request_id, "expires_at": timestamp(request.expires_at)},
+                    )
+                    continue
+                expired = True
+            self.inbox.discard(request.request_id)
+            ruling = await self._steps.read_decision(
+                DecisionInput(
+                    request_id=request.request_id,
+                    action_digest=request.action_digest,
+                    close=expired,
+                    expires_at=request.expires_at,
+                )
+            )
+            if ruling.verdict == "expired" or (ruling.verdict and ruling.action_digest == request.action_digest):
+                self._close(request, ruling)
+                return ruling
+            if ruling.verdict is None and ruling.votes > votes:
+                votes = ruling.votes
+                self._journal.emit(
+                    E.REQUEST_VOTED,
+                    f"{votes} of {request.approval.quorum} approvals: {request.title}",
+                    {"request_id": request.request_id, "votes": votes, "quorum": request.approval.quorum},
+                )
+            else:
+                self._refuse("A decision signal came without a decision in the ledger.", "not_in_ledger")
+
+    def void_all(self) -> None:
+        """Close what is still open, because the job ends."""
+        for request in self._journal.view.requests:
+            if request.state == "pending":
+                self._journal.emit(
+                    E.REQUEST_VOIDED,
+                    f"No decision is needed any more: {request.title}",
+                    {"request_id": request.request_id},
+                    requests=self._journal.replace_request(request.model_copy(update={"state": "voided"})),
+                )
+
+    async def _hinted(self, request: OpenRequest, warn_at: datetime | None) -> bool:
+        """Wait for a hint; False at the warning or the expiry. The job's own deadline needs no timer here."""
+        wanted: RequestId = request.request_id
+        until = warn_at or (request.expires_at if request.expires_at < self._start.deadline else None)
+        timeout = None if until is None else max((until - workflow.now()).total_seconds(), 0.001)
+        try:
+            await workflow.wait_condition(lambda: wanted in self.inbox, timeout=timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def _close(self, request: OpenRequest, ruling: Ruling) -> None:
+        state = CLOSED[ruling.verdict or "expired"]
+        closed = request.model_copy(
+            update={"state": state, "decided_by": ruling.decided_by, "decided_at": ruling.decided_at}
+        )
+        requests = self._journal.replace_request(closed)
+        if state == "expired":
+            self._journal.emit(
+                E.REQUEST_EXPIRED,
+                f"Expired without a decision, so not run: {request.title}",
+                {"request_id": request.request_id},
+                requests=requests,
+            )
+            return
+        self._journal.emit(
+            E.REQUEST_DECIDED,
+            f"{state.capitalize()} by {', '.join(ruling.decided_by)}: {request.title}",
+            {"request_id": request.request_id, "decision": ruling.verdict, "decided_by": list(ruling.decided_by)},
+            requests=requests,
+        )
+
+    def _refuse(self, message: str, reason: str) -> None:
+        self.refused += 1
+        if self.refused <= MAX_DECISION_REFUSED:
+            self._journal.emit(E.DECISION_REFUSED, message, {"reason": reason})
+
+
+def warning_time(request: OpenRequest) -> datetime:
+    window = (request.expires_at - request.opened_at).total_seconds()
+    return request.expires_at - timedelta(seconds=min(window * WARN_SHARE, WARN_AT_MOST_S))

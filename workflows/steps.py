@@ -1,0 +1,144 @@
+"""One typed method per activity: the only place that schedules activities, and the only layer that tries again.
+
+Every activity has one attempt, a heartbeat and the job's remaining time as its bound. Temporal's own retries are off
+because they never wake the workflow, so they could give no event, no epoch and no count.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Literal, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, TimeoutType
+from temporalio.workflow import ActivityCancellationType
+
+from workflows.contract.errors import StepCode, StepError
+from workflows.contract.events import Event
+from workflows.contract.ids import BlobRef
+from workflows.contract.job import EffectClass
+from workflows.contract.steps import (
+    Activity,
+    ArchiveInput,
+    DecisionInput,
+    GateOutput,
+    ModelInput,
+    ModelOutput,
+    Ruling,
+    StepFailure,
+    ToolInput,
+    ToolOutput,
+)
+from workflows.policy.attempts import next_delay
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+ONCE = RetryPolicy(maximum_attempts=1)
+LEDGER_READ = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10))
+"""Reads of the ledger and archiving have no effect and no cost: the engine may repeat them until the deadline."""
+
+
+class Steps:
+    """`may_start` raises where nothing may start any more; it is asked before every attempt."""
+
+    def __init__(self, deadline: datetime, heartbeat_s: float, may_start: Callable[[], None]) -> None:
+        self._deadline = deadline
+        self._heartbeat = timedelta(seconds=heartbeat_s)
+        self._may_start = may_start
+
+    async def model(
+        self, make: Callable[[int], ModelInput], replaced: Callable[[int, StepError, float], None], summary: str
+    ) -> ModelOutput:
+        """Ask the model. Raises StepError when no further attempt is allowed."""
+        return await self._attempts(Activity.MODEL, "model", make, ModelOutput, replaced, summary)
+
+    async def tool(
+        self,
+        effect: EffectClass,
+        make: Callable[[int], ToolInput],
+        replaced: Callable[[int, StepError, float], None],
+        summary: str,
+    ) -> ToolOutput:
+        """Run one call. A `write` whose attempt was lost is tried again only to learn what the ledger knows of it."""
+        return await self._attempts(Activity.TOOL, effect, make, ToolOutput, replaced, summary)
+
+    async def read_decision(self, asked: DecisionInput) -> Ruling:
+        return await self._read(Activity.READ_DECISION, asked, Ruling, f"decision on {asked.request_id}")
+
+    async def read_gate(self) -> GateOutput:
+        return await self._read(Activity.READ_GATE, None, GateOutput, "is the gate open?")
+
+    async def archive(self, events: tuple[Event, ...]) -> BlobRef:
+        return BlobRef(await self._read(Activity.ARCHIVE_EVENTS, ArchiveInput(events=events), str, "archive events"))
+
+    async def _attempts(
+        self,
+        activity: Activity,
+        kind: Literal["model"] | EffectClass,
+        make: Callable[[int], In],
+        returns: type[Out],
+        replaced: Callable[[int, StepError, float], None],
+        summary: str,
+    ) -> Out:
+        attempt = 1
+        while True:
+            self._may_start()
+            try:
+                return await workflow.execute_activity(
+                    activity,
+                    make(attempt),
+                    result_type=returns,
+                    schedule_to_close_timeout=self._left(),
+                    heartbeat_timeout=self._heartbeat,
+                    retry_policy=ONCE,
+                    cancellation_type=ActivityCancellationType.TRY_CANCEL,
+                    summary=summary[:200],
+                )
+            except ActivityError as error:
+                if isinstance(error.cause, CancelledError):
+                    self._may_start()  # our own cancellation comes back as this error: go on being canceled
+                failure = read_failure(error)
+            delay = next_delay(kind, failure.step_code, attempt, failure.retry_after_s, self._left().total_seconds())
+            if delay is None:
+                raise failure
+            attempt += 1
+            replaced(attempt, failure, delay)
+            await workflow.sleep(delay)
+
+    async def _read(self, activity: Activity, asked: object, returns: type[Out], summary: str) -> Out:
+        try:
+            return await workflow.execute_activity(
+                activity,
+                args=[] if asked is None else [asked],
+                result_type=returns,
+                schedule_to_close_timeout=self._left(),
+                start_to_close_timeout=timedelta(seconds=10),
+                retry_policy=LEDGER_READ,
+                cancellation_type=ActivityCancellationType.TRY_CANCEL,
+                summary=summary,
+            )
+        except ActivityError as error:
+            raise read_failure(error) from None
+
+    def _left(self) -> timedelta:
+        """The job's remaining time; never zero, because the engine reads zero as no bound."""
+        return max(self._deadline - workflow.now(), timedelta(milliseconds=1))
+
+
+def read_failure(error: ActivityError) -> StepError:
+    """The StepError behind a failed attempt; an attempt that somebody canceled in the Temporal UI counts as lost."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        code = StepCode(cause.type) if cause.type in set(StepCode) else StepCode.INTERNAL
+        details = StepFailure.model_validate(cause.details[0]) if cause.details else StepFailure()
+        return StepError(
+            code,
+            cause.message if code is not StepCode.INTERNAL else "The step failed inside Jobgate.",
+            retry_after_s=details.retry_after_s,
+        )
+    if isinstance(cause, TimeoutError):
+        if cause.type in (TimeoutType.HEARTBEAT, TimeoutType.START_TO_CLOSE):
+            return StepError(StepCode.LOST, "The attempt's process was not heard of in time.")
+        return StepError(StepCode.DEADLINE, "The deadline came before the step ended.")
+    return StepError(StepCode.LOST, "The attempt was stopped from outside.")
