@@ -1,0 +1,37 @@
+# Every target works from a fresh clone: what needs the environment makes it first.
+PYTHON ?= python3
+BIN := .venv/bin
+DATA ?= .jobgate
+ARGS ?=
+
+.PHONY: help venv demo dev test check bench
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## */\1\t/p' Makefile | expand -t 10
+
+venv: .venv/installed  ## the environment alone, in .venv/
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,otlp]'
+	@touch $@
+
+demo: venv  ## the whole story on a throw-away folder, in under a minute
+	$(BIN)/jobgate demo $(ARGS)
+
+dev: venv  ## Temporal, a worker and the API on DATA (.jobgate), until Ctrl-C
+	$(BIN)/jobgate dev --data $(DATA) $(ARGS)
+
+test: venv  ## all tests, on real servers (ARGS: options of pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: venv  ## format, lint, types, imports
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: venv  ## measures against the bare SDK; writes bench-result.json
+	$(BIN)/python -m tests.bench $(ARGS)
