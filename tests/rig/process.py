@@ -1,6 +1,7 @@
 """One child process of a test: started, killed, stopped, frozen and resumed by its own pid; its output kept in files.
 
-It owns the signals. It never uses a shell, a process name or somebody else's pid.
+It owns the signals. It never uses a shell, a process name or somebody else's pid. A child dies with the test run,
+however that ends; the kernel ties it to the starting thread, so start it from the main one.
 """
 
 import os
@@ -12,6 +13,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+_TIE_AND_EXEC = """
+import os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def outside_environment() -> dict[str, str]:
+    """What a child inherits: nothing that points at a Jobgate, a Temporal or a proxy of whoever runs the tests."""
+    ours = ("JOBGATE_", "TEMPORAL_")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ours) and not name.lower().endswith("_proxy")
+    }
 
 
 class Process:
@@ -29,7 +50,7 @@ class Process:
         self.name = name
         self.log = folder / f"{name}.log"
         self._command = [str(program), *arguments]
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = {**outside_environment(), **(environment or {})}
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -52,9 +73,16 @@ class Process:
 
     def start(self) -> None:
         assert not self.running, f"{self.name} is running"
+        tie = [sys.executable, "-I", "-S", "-c", _TIE_AND_EXEC, str(os.getpid())]
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
-                self._command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*tie, *self._command],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                stdout=log,
+                stderr=log,
             )
 
     def kill(self) -> None:
@@ -79,8 +107,12 @@ class Process:
         return self._child.wait(timeout)
 
     def freeze(self) -> None:
-        """SIGSTOP: it keeps its sockets and answers nothing."""
+        """SIGSTOP: it keeps its sockets and answers nothing. Returns when every thread has stopped (Linux)."""
         os.kill(self.pid, signal.SIGSTOP)
+        ends = time.monotonic() + 5
+        while any(_state(thread) != "T" for thread in Path(f"/proc/{self.pid}/task").glob("*")):
+            assert time.monotonic() < ends, f"{self.name} does not stop"
+            time.sleep(0.001)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -102,3 +134,8 @@ class Process:
             if number is not signal.SIGKILL:
                 self._child.send_signal(signal.SIGCONT)
         return self._child.wait(timeout)
+
+
+def _state(thread: Path) -> str:
+    """The one-letter state of a thread; its name before it may hold anything but the last `)`."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]

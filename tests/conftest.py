@@ -1,0 +1,73 @@
+"""What every test may ask for: one shared running stack for http tests, stacks of one's own for recovery tests.
+
+The shared one is started once and never broken: a test that kills, freezes or restarts a process takes `fresh_stack`.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.rig.client import Client
+from tests.rig.effect_log import EffectLog
+from tests.rig.stack import Stack
+
+# Whoever runs the tests may have a Jobgate or a Temporal of their own in the environment; no test may reach it.
+for _name in [name for name in os.environ if name.startswith(("JOBGATE_", "TEMPORAL_"))]:
+    del os.environ[_name]
+os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
+
+FreshStack = Callable[..., Awaitable[Stack]]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stack]:
+    """Temporal, one API and one worker, shared by the whole run."""
+    shared = Stack(tmp_path_factory.mktemp("stack"))
+    try:
+        await shared.start()
+        yield shared
+    finally:
+        await shared.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fresh_stack(tmp_path: Path) -> AsyncGenerator[FreshStack]:
+    """`await fresh_stack(apis=2, workers=0, settings={...})`: a stack of this test's own; all are closed after it."""
+    made: list[Stack] = []
+
+    async def make(*, apis: int = 1, workers: int = 1, settings: dict[str, str] | None = None) -> Stack:
+        own = Stack(tmp_path / f"stack-{len(made)}", settings=settings)
+        made.append(own)
+        await own.start(apis=apis, workers=workers)
+        return own
+
+    try:
+        yield make
+    finally:
+        for own in made:
+            await own.close()
+
+
+@pytest.fixture
+def effects(stack: Stack) -> EffectLog:
+    """The shared stack's effect log, emptied."""
+    stack.effects.reset()
+    return stack.effects
+
+
+@pytest.fixture
+def app(stack: Stack) -> Client:
+    return stack.client("app")
+
+
+@pytest.fixture
+def operator(stack: Stack) -> Client:
+    return stack.client("operator")
+
+
+@pytest.fixture
+def approver(stack: Stack) -> Client:
+    return stack.client("approver")
