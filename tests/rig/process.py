@@ -137,5 +137,8 @@ class Process:
 
 
 def _state(thread: Path) -> str:
-    """The one-letter state of a thread; its name before it may hold anything but the last `)`."""
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    """A thread's state letter (its name before it may hold anything but the last `)`); a gone one stands still too."""
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "T"
