@@ -1,0 +1,300 @@
+"""The one door for outbound HTTP: what leaves, to which address, how much may come back, and what is known after.
+
+Every call ends as an `OutboundReply`, as `NotSent` (nothing left, for certain) or as `ReplyLost` (bytes may have left).
+The door follows no redirect, reads no environment, keeps no cookie, decodes no compression and retries nothing. It
+speaks HTTP/1.1 only. Methods other than GET and HEAD never reuse a connection: a pooled one that the other side just
+closed would turn a plain "refused" into a lost reply. Reasons are fixed sentences, never the other side's text.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import TracebackType
+from typing import Any, Self, cast
+
+import httpcore2
+import httpx2
+
+from gateway.calls.addresses import AddressRefused, CheckedBackend, HostUnknown, Resolve, resolve_by_system
+
+BeforeBytes = Callable[[], Awaitable[None]]
+MODEL_REPLY_BYTES = 16 * 1024 * 1024
+KEEP_ALIVE_S = 10.0
+_REUSING = frozenset({"GET", "HEAD"})
+_METHOD = re.compile(r"[A-Z]{1,16}")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?|")
+_OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "expect", "upgrade"})
+"""Headers that only the door writes."""
+
+
+class NotSent(httpx2.TransportError):
+    """Nothing left: the request may be sent again, whatever it does."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ReplyLost(httpx2.TransportError):
+    """Bytes may have left and the outcome is not known. `status` is set where at least the reply's head arrived."""
+
+    def __init__(self, reason: str, *, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+
+
+class ReplyTooLarge(ReplyLost):
+    """The reply's body passed the limit; `status` is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundCall:
+    """`url` is absolute, http or https. `timeout_s` is the whole call's time in seconds, `max_bytes` the body's limit.
+    Headers are printable ASCII and may hold a credential, hence no repr."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes | None = field(repr=False)
+    allow_private: bool
+    timeout_s: float
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundReply:
+    """Header names are lower case, repeated ones joined by a comma; values are latin-1 text as they came."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+class Door:
+    """Async context manager, for one event loop. `resolve` and `tls` replace the system's own."""
+
+    def __init__(self, *, resolve: Resolve = resolve_by_system, tls: ssl.SSLContext | None = None) -> None:
+        self._resolve = resolve
+        self._tls = tls or httpx2.create_ssl_context(trust_env=False)
+        self._pools: dict[tuple[bool, bool], httpcore2.AsyncConnectionPool] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pool in self._pools.values():
+            await pool.aclose()
+        self._pools.clear()
+
+    async def send(self, call: OutboundCall, *, before_bytes: BeforeBytes | None = None) -> OutboundReply:
+        """`before_bytes` is awaited when the connection stands, before the first byte leaves; what it raises comes out
+        as it is, and then nothing was sent. Raises NotSent, ReplyLost and ReplyTooLarge besides."""
+        loop = asyncio.get_running_loop()
+        exchange = _Exchange(loop.time() + call.timeout_s, call.max_bytes, before_bytes)
+        request = _request(call, exchange.trace)
+        pool = self._pool(call.allow_private, reuse=call.method in _REUSING)
+        response = await exchange.open(pool, request)
+        chunks = [chunk async for chunk in exchange.body(response)]
+        return OutboundReply(response.status, _joined(response.headers), b"".join(chunks))
+
+    def client(self, *, allow_private: bool, timeout_s: float) -> httpx2.AsyncClient:
+        """An HTTP client for a model provider's SDK, behind the same door; the caller closes it. `timeout_s` is the
+        whole time of one request, its streamed reply included. Failures are the door's own (TransportErrors)."""
+        return httpx2.AsyncClient(
+            transport=_Transport(self._pool(allow_private, reuse=True), timeout_s),
+            trust_env=False,
+            follow_redirects=False,
+            timeout=timeout_s,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        )
+
+    def _pool(self, allow_private: bool, *, reuse: bool) -> httpcore2.AsyncConnectionPool:
+        """Pools never mix what one call may reach with what another may not."""
+        key = (allow_private, reuse)
+        if key not in self._pools:
+            self._pools[key] = httpcore2.AsyncConnectionPool(
+                ssl_context=self._tls,
+                max_connections=None,
+                max_keepalive_connections=20 if reuse else 0,
+                keepalive_expiry=KEEP_ALIVE_S,
+                retries=0,
+                network_backend=CheckedBackend(self._resolve, allow_private=allow_private),
+            )
+        return self._pools[key]
+
+
+class _Vetoed(Exception):
+    """Carries the fact, not the error, through the HTTP library: some of its own errors it would swallow."""
+
+
+class _Exchange:
+    """One request and its reply: the clock, the size, and whether a byte may have left."""
+
+    def __init__(self, deadline: float, max_bytes: int, before_bytes: BeforeBytes | None = None) -> None:
+        self._deadline = deadline
+        self._max_bytes = max_bytes
+        self._before_bytes = before_bytes
+        self._veto: Exception | None = None
+        self._left = False
+
+    async def trace(self, name: str, info: dict[str, Any]) -> None:
+        if name != "http11.send_request_headers.started":
+            return
+        if self._before_bytes is not None:
+            try:
+                await self._before_bytes()
+            except Exception as veto:  # noqa: BLE001  # raised again, as it is, by `open`
+                self._veto = veto
+                raise _Vetoed from None
+        self._left = True
+
+    async def open(self, pool: httpcore2.AsyncConnectionPool, request: httpcore2.Request) -> httpcore2.Response:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                response = await pool.handle_async_request(request)
+        except Exception as failure:  # noqa: BLE001  # every fault has one of two meanings here
+            error = self._veto or (_lost(failure, None) if self._left else _not_sent(failure))
+        else:
+            error = self._unwelcome(response)
+            if error is None:
+                return response
+            await response.aclose()
+        raise error from None
+
+    async def body(self, response: httpcore2.Response) -> AsyncIterator[bytes]:
+        stream = cast(AsyncGenerator[bytes], aiter(cast(AsyncIterable[bytes], response.stream)))
+        size = 0
+        try:
+            async with aclosing(stream):
+                while (chunk := await self._next(stream, response.status)) is not None:
+                    size += len(chunk)
+                    if size > self._max_bytes:
+                        raise _too_large(response.status)
+                    yield chunk
+        finally:
+            await response.aclose()
+
+    async def _next(self, stream: AsyncIterator[bytes], status: int) -> bytes | None:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await anext(stream, None)
+        except Exception as failure:  # noqa: BLE001  # whatever it was, the reply is lost
+            error = _lost(failure, status)
+        raise error
+
+    def _unwelcome(self, response: httpcore2.Response) -> ReplyLost | None:
+        headers = _joined(response.headers)
+        if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+            return ReplyLost("The reply is compressed although that was not asked for.", status=response.status)
+        length = headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and int(length[:20]) > self._max_bytes:
+            return _too_large(response.status)
+        return None
+
+
+class _Transport(httpx2.AsyncBaseTransport):
+    """The door as the SDKs see it."""
+
+    def __init__(self, pool: httpcore2.AsyncConnectionPool, timeout_s: float) -> None:
+        self._pool = pool
+        self._timeout_s = timeout_s
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        exchange = _Exchange(asyncio.get_running_loop().time() + self._timeout_s, MODEL_REPLY_BYTES)
+        call = OutboundCall(
+            method=request.method,
+            url=str(request.url),
+            headers={name: value for name, value in request.headers.items() if name not in _OURS},
+            body=await request.aread(),
+            allow_private=False,  # the pool decides
+            timeout_s=self._timeout_s,
+            max_bytes=MODEL_REPLY_BYTES,
+        )
+        outgoing = _request(call, exchange.trace)
+        response = await exchange.open(self._pool, outgoing)
+        return httpx2.Response(response.status, headers=response.headers, stream=_Body(exchange, response))
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, exchange: _Exchange, response: httpcore2.Response) -> None:
+        self._exchange = exchange
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._exchange.body(self._response):
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def _request(call: OutboundCall, trace: Callable[..., Awaitable[None]]) -> httpcore2.Request:
+    """Raises NotSent for what can not be written as HTTP, so that no permit is spent on it."""
+    try:
+        url = httpx2.URL(call.url)
+    except (httpx2.InvalidURL, ValueError):
+        raise NotSent("The address is not a valid URL.") from None
+    if url.scheme not in ("http", "https") or not url.raw_host or url.userinfo:
+        raise NotSent("The address is not a plain http or https URL.")
+    sound = all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(call.headers[name]) for name in call.headers)
+    if not sound or not _METHOD.fullmatch(call.method) or any(name.lower() in _OURS for name in call.headers):
+        raise NotSent("The request holds a method or header that may not be sent.")
+    headers = {"host": url.netloc.decode("ascii"), "accept-encoding": "identity", "user-agent": "jobgate"}
+    headers |= {name.lower(): value for name, value in call.headers.items()}
+    if call.body is not None or call.method not in ("GET", "HEAD", "DELETE"):
+        headers["content-length"] = str(len(call.body or b""))
+    return httpcore2.Request(
+        call.method,
+        httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+        headers=list(headers.items()),
+        content=call.body or None,
+        extensions={
+            "trace": trace,
+            "timeout": {
+                "connect": call.timeout_s
+            },  # for the shares of several addresses; the whole time is the exchange's
+            "sni_hostname": url.raw_host.decode("ascii").rstrip("."),
+        },
+    )
+
+
+def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined
+
+
+def _too_large(status: int) -> ReplyTooLarge:
+    return ReplyTooLarge("The reply is larger than allowed.", status=status)
+
+
+def _not_sent(failure: Exception) -> NotSent:
+    match failure:
+        case AddressRefused() | HostUnknown():
+            return NotSent(str(failure))
+        case TimeoutError() | httpcore2.TimeoutException():
+            return NotSent("No connection was made in time.")
+        case httpcore2.ConnectError(__cause__=ssl.SSLError()):
+            return NotSent("The other side's certificate or TLS handshake was refused.")
+        case _:
+            return NotSent("No connection could be made.")
+
+
+def _lost(failure: Exception, status: int | None) -> ReplyLost:
+    match failure:
+        case TimeoutError() | httpcore2.TimeoutException():
+            return ReplyLost("No complete reply came in time.", status=status)
+        case httpcore2.RemoteProtocolError():
+            return ReplyLost("The reply was cut off or is not HTTP.", status=status)
+        case _:
+            return ReplyLost("The connection broke before the reply was complete.", status=status)
