@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -23,7 +24,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
-    ConsoleSpanExporter,
     SimpleSpanProcessor,
     SpanExporter,
     SpanExportResult,
@@ -175,6 +175,21 @@ class _Quiet(SpanExporter):
         return self._inner.force_flush(timeout_millis)
 
 
+class _JsonLines(SpanExporter):
+    """Appends; several processes may share the file, each line is one write."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        for span in spans:
+            self._file.write(span.to_json(indent=None).encode() + b"\n")
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        self._file.close()
+
+
 def _without_texts(span: ReadableSpan) -> ReadableSpan:
     if span.status.description is None and not any(event.name == "exception" for event in span.events):
         return span
@@ -238,9 +253,7 @@ def start_telemetry(service: str, settings: Settings) -> Telemetry:
     configure_logging(service, settings.log_level)
     provider = TracerProvider(resource=Resource.create({"service.name": f"jobgate-{service}"}), shutdown_on_exit=False)
     if settings.trace_file is not None:
-        lines = settings.trace_file.open("a", encoding="utf-8")
-        to_file = ConsoleSpanExporter(out=lines, formatter=lambda span: span.to_json(indent=None) + "\n")
-        provider.add_span_processor(SimpleSpanProcessor(_Quiet(to_file)))
+        provider.add_span_processor(SimpleSpanProcessor(_Quiet(_JsonLines(settings.trace_file))))
     if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         exporter = _otlp_exporter()
         if exporter is None:
