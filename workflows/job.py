@@ -57,8 +57,8 @@ class RollOver(Exception):
 @workflow.defn(name=WORKFLOW_TYPE, failure_exception_types=[JobgateError])
 class JobWorkflow:
     @workflow.init
-    def __init__(self, raw: RawValue | None = None) -> None:
-        self._start = start = read_start(raw)
+    def __init__(self, *inputs: Any) -> None:
+        self._start = start = read_start(inputs)
         self._memo = memo_of(start)
         opening = queued_view(self._memo)
         state = start.state or LoopState(view=opening, seq=1, events=(opening.last_event,))
@@ -79,8 +79,8 @@ class JobWorkflow:
         self._ending = False
 
     @workflow.run
-    async def run(self, raw: RawValue | None = None) -> EndRecord:
-        del raw  # decoded in __init__
+    async def run(self, *inputs: Any) -> EndRecord:
+        del inputs  # read in __init__
         self._publisher = asyncio.create_task(self._publish())
         work = asyncio.create_task(self._work())
         clock = asyncio.create_task(asyncio.sleep(remaining(self._start.deadline, workflow.now()).total_seconds()))
@@ -318,11 +318,14 @@ async def uninterrupted(work: Coroutine[Any, Any, Any]) -> None:
             continue
 
 
-def read_start(raw: RawValue | None) -> JobStart:
-    """The start input; anything else (a workflow started by hand) ends the job at once with `input_rejected`."""
-    if raw is not None:
-        try:
-            return workflow.payload_converter().from_payload(raw.payload, JobStart)
-        except Exception:  # noqa: BLE001 - a foreign payload may raise anything; a task failure would repeat for ever
-            pass
+def read_start(inputs: Sequence[Any]) -> JobStart:
+    """The start input; anything else (a workflow started by hand) ends the job at once with `input_rejected`.
+
+    The inputs come untyped, because a typed parameter turns a wrong shape or arity into a task failure for ever.
+    """
+    try:
+        if len(inputs) == 1:
+            return JobStart.model_validate(inputs[0])
+    except ValueError:
+        pass
     raise JobFailed(FailureCode.INPUT_REJECTED, "The workflow was not started by Jobgate: its input can not be read.")
