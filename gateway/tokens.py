@@ -1,0 +1,198 @@
+"""Bearer tokens: what a JWT must hold to name a caller, and the key that development signs with.
+
+A token that is absent, wrong, expired or from elsewhere gets one and the same answer. Keys come through `keys`, by
+key id, so that where they are published is not known here. Nothing is authorised here: see `gateway.authority`.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self, cast
+from uuid import uuid4
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from gateway.authority import EVERY_SCOPE, Caller
+from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.ids import PRINCIPAL, WORKSPACE, PrincipalId, Workspace
+
+PublicKey = EllipticCurvePublicKey | Ed25519PublicKey | RSAPublicKey
+KeyOf = Callable[[str], PublicKey]
+"""The public key of a key id; LookupError for an unknown one."""
+
+ALGORITHMS = ("ES256", "EdDSA", "RS256")
+LEEWAY_S = 1
+MAX_TOKEN_CHARS = 8_192
+_REMEMBERED = 1_024
+_REMEMBERED_FOR_S = 300.0
+"""A verified token is believed for so long without asking for its key again."""
+_GROUP = re.compile(r"[A-Za-z0-9._:@/+-]{1,120}")
+_DEVELOPMENT_KEY = "development.pem"
+
+
+class TokenVerifier:
+    """Verifies `Authorization` headers; remembers what it verified, so that a caller in a hurry costs one hash."""
+
+    def __init__(self, keys: KeyOf, *, issuer: str, audience: str, algorithms: Sequence[str] = ALGORITHMS) -> None:
+        self._keys = keys
+        self._issuer = issuer
+        self._audience = audience
+        self._algorithms = tuple(algorithms)
+        self._remembered: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+
+    def verify(self, header: str | None) -> Caller:
+        """The caller that the header proves. Raises `Refused(UNAUTHENTICATED)`, whatever is wrong."""
+        token = _bearer(header)
+        name = hashlib.sha256(token.encode()).digest()
+        known = self._remembered.get(name)
+        now = time.time()
+        if known is not None and now < known[0]:
+            self._remembered.move_to_end(name)
+            return known[1]
+        claims = self._claims(token)
+        caller = _caller(claims, name)
+        self._remembered[name] = (min(float(claims["exp"]), now + _REMEMBERED_FOR_S), caller)
+        self._remembered.move_to_end(name)
+        while len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+        return caller
+
+    def _claims(self, token: str) -> dict[str, Any]:
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            if not isinstance(kid, str):
+                raise _unauthenticated()
+            return jwt.decode(
+                token,
+                self._keys(kid),
+                algorithms=self._algorithms,
+                issuer=self._issuer,
+                audience=self._audience,
+                leeway=LEEWAY_S,
+                options={"require": ["iss", "aud", "exp", "sub", "workspace"]},
+            )
+        except (jwt.PyJWTError, LookupError, ValueError, TypeError, OverflowError, RecursionError):
+            raise _unauthenticated() from None
+
+
+@dataclass(frozen=True)
+class DevelopmentKey:
+    """The key of one development folder: signs tokens for the command line, and is `keys` for the verifier."""
+
+    private: EllipticCurvePrivateKey
+    kid: str
+
+    @classmethod
+    def load(cls, data: Path) -> Self:
+        """The folder's key; made once, readable by its owner only, also when two processes come at the same time."""
+        path = data / "keys" / _DEVELOPMENT_KEY
+        if not path.exists():
+            _create(path)
+        private = load_pem_private_key(path.read_bytes(), password=None)
+        if not isinstance(private, EllipticCurvePrivateKey):
+            raise ValueError("the development key is not an elliptic curve key")
+        public = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return cls(private, hashlib.sha256(public).hexdigest()[:16])
+
+    def __call__(self, kid: str) -> PublicKey:
+        if kid != self.kid:
+            raise LookupError("unknown key id")
+        return self.private.public_key()
+
+    def mint(
+        self,
+        principal: PrincipalId,
+        workspace: Workspace,
+        *,
+        scopes: Iterable[str] | None = None,
+        groups: Iterable[str] = (),
+        ttl: timedelta = timedelta(hours=1),
+        issuer: str = "jobgate",
+        audience: str = "jobgate",
+    ) -> str:
+        """A signed token. `scopes` None writes out every scope: to a verifier, absence means none."""
+        now = int(time.time())
+        claims = {
+            "iss": issuer,
+            "aud": audience,
+            "sub": principal,
+            "workspace": workspace,
+            "scope": " ".join(sorted(EVERY_SCOPE if scopes is None else set(scopes))),
+            "groups": sorted(set(groups)),
+            "iat": now,
+            "exp": now + int(ttl.total_seconds()),
+            "jti": uuid4().hex,
+        }
+        return jwt.encode(claims, self.private, algorithm="ES256", headers={"kid": self.kid})
+
+
+def _bearer(header: str | None) -> str:
+    scheme, _, token = (header or "").partition(" ")
+    token = token.strip(" ")
+    if scheme.lower() != "bearer" or not token.isascii() or not 0 < len(token) <= MAX_TOKEN_CHARS:
+        raise _unauthenticated()
+    return token
+
+
+def _caller(claims: dict[str, Any], name: bytes) -> Caller:
+    workspace, principal = claims["workspace"], claims["sub"]
+    scope, groups, token_id = claims.get("scope", ""), claims.get("groups", []), claims.get("jti")
+    if not isinstance(workspace, str) or not WORKSPACE.fullmatch(workspace):
+        raise _unauthenticated()
+    if not isinstance(principal, str) or not PRINCIPAL.fullmatch(principal):
+        raise _unauthenticated()
+    if not isinstance(scope, str) or not isinstance(groups, list):
+        raise _unauthenticated()
+    names = frozenset(str(group) for group in cast(list[object], groups))
+    if not all(_GROUP.fullmatch(name) for name in names):
+        raise _unauthenticated()
+    return Caller(
+        principal=PrincipalId(principal),
+        workspace=Workspace(workspace),
+        scopes=frozenset(scope.split()),
+        groups=names,
+        token_id=token_id if isinstance(token_id, str) and _GROUP.fullmatch(token_id) else name.hex()[:16],
+    )
+
+
+def _create(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    pem = generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    draft = path.with_name(f".{path.name}.{uuid4().hex}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(file.fileno())
+        # Linking, unlike renaming, never replaces: the first process's key is everybody's.
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+
+
+def _unauthenticated() -> Refused:
+    return Refused(ProblemCode.UNAUTHENTICATED, "The request carries no valid bearer token.")
