@@ -1,0 +1,160 @@
+"""What the window may ask of the world: a `Reader` whose every verb only reads, and the facts that it brings.
+
+The door (`gateway/reading.py`) implements it over Temporal, ledger and blobs; previews hand in one that counts. No verb
+here changes anything, and none needs a worker except `query`, which says so by returning None.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from workflows.contract.ids import BlobRef, JobId, PluginName, PrincipalId, RequestId, Workspace
+from workflows.contract.job import DecisionVerb, EndRecord, Initiator, MemoStart, Mode, Progress
+from workflows.contract.steps import ViewOutput
+
+Ending = Literal["completed", "failed", "canceled", "terminated", "timed_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An activity in flight: whether a worker has begun it, and what its heartbeat tells of the job."""
+
+    activity: str
+    started: bool
+    progress: Progress | None
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What one `describe` tells of the current run. `run_tag` is opaque and changes with an operator's reset."""
+
+    run_tag: str
+    ending: Ending | None
+    closed_at: datetime | None
+    memo: MemoStart
+    recorded: EndRecord | None
+    """The newest memo that the workflow wrote; None until its first one."""
+    pending: tuple[Pending, ...] = ()
+    history_length: int = 0
+    workflow_task_failing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptFacts:
+    """What the ledger knows of an admission. `receipt` is the exact JSON text that was answered."""
+
+    seq: int
+    job_id: JobId
+    plugin: PluginName
+    principal: PrincipalId
+    initiator: Initiator | None
+    mode: Mode
+    session: str | None
+    receipt: bytes
+    reserved_at: datetime
+    confirmed_at: datetime | None
+    refused_at: datetime | None
+    deadline: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFacts:
+    """The decision that stands for a request, and the votes that led to it."""
+
+    request_id: RequestId
+    verdict: DecisionVerb | Literal["expired", "voided"] | None
+    decided_by: tuple[PrincipalId, ...]
+    decided_at: datetime | None
+    votes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """One ledger read of one job: its receipt (None: no such job here) and the first stop's time."""
+
+    receipt: ReceiptFacts | None
+    stop_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A page of receipts, newest first; `more` tells whether older ones follow."""
+
+    receipts: tuple[ReceiptFacts, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An open execution that waits for people, from one visibility list call (may lag by a second or two)."""
+
+    job_id: JobId
+    memo: MemoStart
+    recorded: EndRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One rung of readyz: `ok` None = not known, which is not yes."""
+
+    rung: str
+    ok: bool | None
+    detail: str
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Reader(Protocol):
+    """Raises Refused(ENGINE_UNAVAILABLE | LEDGER_UNAVAILABLE | BLOBS_UNAVAILABLE); never returns half an answer."""
+
+    async def execution(self, workspace: Workspace, job_id: JobId) -> Execution | None:
+        """The current run, or None where the engine knows no such execution (never started, or past retention)."""
+        ...
+
+    async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
+        """From the last page of the history: the input of the newest step. For a running job whose step left no trace
+        in `describe` (its worker died)."""
+        ...
+
+    async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
+        """Of a completed or failed execution: the record in its close event. None for the other endings."""
+        ...
+
+    async def query(
+        self, workspace: Workspace, job_id: JobId, after: int, limit: int, timeout_s: float
+    ) -> ViewOutput | None:
+        """The `view` query; None when no worker answered in time."""
+        ...
+
+    def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
+        """Yields whenever the history of the job grew (one long poll at a time), ends when the execution closed."""
+        ...
+
+    async def ledger(self, workspace: Workspace, job_id: JobId) -> LedgerFacts: ...
+
+    async def decisions(self, workspace: Workspace, job_id: JobId) -> tuple[DecisionFacts, ...]: ...
+
+    async def receipts(
+        self,
+        workspace: Workspace,
+        *,
+        plugins: frozenset[str] | None,
+        plugin: str | None,
+        session: str | None,
+        before: int | None,
+        limit: int,
+    ) -> Listed:
+        """Receipts that are accepted or may be, newest first; `plugins` None = all, else only these."""
+        ...
+
+    async def waiting(self, workspace: Workspace) -> tuple[Waiting, ...]:
+        """Open executions with open requests (visibility)."""
+        ...
+
+    async def blob(self, workspace: Workspace, ref: BlobRef) -> bytes:
+        """Verified bytes. Raises KeyError where there are none (erased content)."""
+        ...
+
+    async def health(self) -> tuple[Health, ...]:
+        """engine, ledger, blobs, workers, search attributes, in this order."""
+        ...
