@@ -5,9 +5,10 @@ declares: a key or value that somebody typed is never repeated.
 """
 
 import json
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from gateway.strictyaml import Document, Path
 
@@ -17,8 +18,24 @@ class Shape(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, fields: Any) -> Any:
+        """`skills:` with nothing behind it is what YAML calls null."""
+        if not isinstance(fields, dict):
+            return fields
+        known = cls.model_fields
+        members = cast("dict[str, Any]", fields).items()
+        return {
+            name: value for name, value in members if value is not None or name not in known or _nullable(known[name])
+        }
 
-_S = TypeVar("_S", bound=Shape)
+
+def _nullable(field: FieldInfo) -> bool:
+    return field.is_required() or field.default is None
+
+
+_S = TypeVar("_S", bound=BaseModel)
 
 
 def shape_of(model: type[_S], document: Document) -> _S:
