@@ -115,9 +115,8 @@ def _name_service(service: str) -> Processor:
 
 
 def _add_trace_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    context = get_current_span().get_span_context()
-    if context.is_valid:
-        event["trace_id"] = f"{context.trace_id:032x}"
+    if current := trace_id():
+        event["trace_id"] = current
     return event
 
 
