@@ -5,10 +5,9 @@ declares: a key or value that somebody typed is never repeated.
 """
 
 import json
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.strictyaml import Document, Path
 
@@ -18,34 +17,27 @@ class Shape(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, fields: Any) -> Any:
-        """`skills:` with nothing behind it is what YAML calls null."""
-        if not isinstance(fields, dict):
-            return fields
-        known = cls.model_fields
-        members = cast("dict[str, Any]", fields).items()
-        return {
-            name: value for name, value in members if value is not None or name not in known or _nullable(known[name])
-        }
-
-
-def _nullable(field: FieldInfo) -> bool:
-    return field.is_required() or field.default is None
-
 
 _S = TypeVar("_S", bound=BaseModel)
 
 
 def shape_of(model: type[_S], document: Document) -> _S:
     """The document as `model`. Raises Refused `input-invalid` with the file and, where there are lines, the line."""
+    value = document.value
+    if isinstance(value, dict):
+        value = {name: member for name, member in value.items() if member is not None or not _has_default(model, name)}
     try:
-        return model.model_validate_json(json.dumps(document.value))
+        return model.model_validate_json(json.dumps(value))
     except ValidationError as broken:
         faults = broken.errors(include_url=False, include_context=False, include_input=False)
         first = min(faults, key=lambda fault: document.line_of(fault["loc"]) or 0)
         raise document.fault(first["loc"], _rule(first["loc"], first["msg"])) from None
+
+
+def _has_default(model: type[BaseModel], name: str) -> bool:
+    """`skills:` with nothing behind it is null to YAML and means that the field is absent."""
+    field = model.model_fields.get(name)
+    return field is not None and not field.is_required()
 
 
 def _rule(path: Path, message: str) -> str:
