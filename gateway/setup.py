@@ -19,9 +19,12 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.envconfig import ClientConfig
 from temporalio.service import ConnectConfig, RPCError, RPCStatusCode, ServiceClient
 
+from gateway.authority import seed_demo, set_runtime_phase
+from gateway.ledger.engine import Ledger
 from gateway.ledger.migrate import migrate
 from gateway.settings import DevStack, Settings, load_stack
 from workflows.contract.errors import JobgateError
+from workflows.contract.ids import PrincipalId
 
 RPC_TIMEOUT = timedelta(seconds=10)
 VISIBLE_WITHIN_S = 30.0
@@ -71,6 +74,14 @@ async def prepare_engine(settings: Settings, say: Say) -> None:
 async def prepare_ledger(settings: Settings, say: Say) -> None:
     await asyncio.to_thread(migrate, settings.ledger_url)
     say("ledger: schema up to date")
+    if settings.development:
+        ledger = Ledger.open(settings.ledger_url)
+        try:
+            await seed_demo(ledger)
+            await set_runtime_phase(ledger, "live", by=PrincipalId("setup"), reason="development stack")
+        finally:
+            await ledger.close()
+        say("development: demo grants present, runtime phase live")
 
 
 async def _ensure_namespace(
