@@ -165,14 +165,14 @@ def _caller(claims: dict[str, Any], name: bytes) -> Caller:
         raise _unauthenticated()
     if not isinstance(scope, str) or not isinstance(groups, list):
         raise _unauthenticated()
-    names = frozenset(str(group) for group in cast(list[object], groups))
-    if not all(_GROUP.fullmatch(name) for name in names):
+    names = [group for group in cast(list[object], groups) if isinstance(group, str) and _GROUP.fullmatch(group)]
+    if len(names) != len(cast(list[object], groups)):
         raise _unauthenticated()
     return Caller(
         principal=PrincipalId(principal),
         workspace=Workspace(workspace),
         scopes=frozenset(scope.split()),
-        groups=names,
+        groups=frozenset(names),
         token_id=token_id if isinstance(token_id, str) and _GROUP.fullmatch(token_id) else name.hex()[:16],
     )
 
