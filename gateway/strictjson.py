@@ -74,7 +74,7 @@ def parse_json(body: bytes, *, max_depth: int = 64) -> JsonValue:
     """The value of `body`, or Refused `input-invalid`. `max_depth` counts arrays and objects around a value."""
     if body.startswith(b"\xef\xbb\xbf"):
         _refuse("The body starts with a byte order mark.")
-    if body.count(b"[") + body.count(b"{") > max_depth and _depth(body) > max_depth:
+    if body.count(b"[") + body.count(b"{") > max_depth and _too_deep(body, max_depth):
         _refuse(f"The body is nested deeper than {max_depth}.")
     try:
         value = _DECODER.decode(body.decode("utf-8"))
@@ -92,13 +92,14 @@ def parse_json(body: bytes, *, max_depth: int = 64) -> JsonValue:
     return value
 
 
-def _depth(body: bytes) -> int:
-    """The deepest nesting that a parser can meet in `body` before its first fault."""
-    depth = deepest = 0
+def _too_deep(body: bytes, max_depth: int) -> bool:
+    """Whether a parser could meet a nesting over `max_depth` in `body` before its first fault."""
+    depth = 0
     for bracket in _BRACKET.findall(_STRING.sub(b"", body)):
         depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+        if depth > max_depth:
+            return True
+    return False
 
 
 def canonical(value: object) -> bytes:
