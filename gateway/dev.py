@@ -112,16 +112,19 @@ class _Dev:
             return await self._watch(stopping)
         finally:
             starting.cancel()
+            await asyncio.wait({starting})
             await self._stop_all()
 
     def _listen_to_signals(self) -> None:
         def ask() -> None:
             (self.stop_now if self.stop.is_set() else self.stop).set()
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # nohup leaves SIGHUP ignored, and means it.
-            if signal.getsignal(number) is not signal.SIG_IGN or number is signal.SIGTERM:
-                asyncio.get_running_loop().add_signal_handler(number, ask)
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        # nohup leaves SIGHUP ignored, and means it.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
+            asyncio.get_running_loop().add_signal_handler(number, ask)
 
     async def _start(self) -> None:
         self.voice.say(f"Starting Temporal, a worker and the API on {self.settings.data}")

@@ -169,7 +169,7 @@ class Settings(BaseSettings):
     jwks_url: str | None = None
     """Where signing keys are published; None: the development key in the data folder."""
     credentials_file: AbsolutePath | None = None
-    """The allowlist of credential references (docs/credentials.md); None: none is allowed outside development."""
+    """The allowlist of credential references; None: none is allowed outside development."""
 
     temporal_address: str = "127.0.0.1:7233"
     temporal_ui_url: str | None = None
