@@ -284,7 +284,7 @@ def _not_sent(failure: Exception) -> NotSent:
             return NotSent(str(failure))
         case TimeoutError() | httpcore2.TimeoutException():
             return NotSent("No connection was made in time.")
-        case httpcore2.ConnectError(__cause__=ssl.SSLError()):
+        case httpcore2.ConnectError(args=[ssl.SSLError()]):  # the pool drops its cause
             return NotSent("The other side's certificate or TLS handshake was refused.")
         case _:
             return NotSent("No connection could be made.")
