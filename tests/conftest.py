@@ -70,4 +70,5 @@ def operator(stack: Stack) -> Client:
 
 @pytest.fixture
 def approver(stack: Stack) -> Client:
-    return stack.client("approver")
+    """Of the finance group, which the example's refunds ask for."""
+    return stack.client("approver", groups=["finance"])

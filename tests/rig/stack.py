@@ -8,7 +8,7 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,10 +21,12 @@ from temporalio.service import RPCError
 
 from gateway.settings import Settings, load_settings, load_stack
 from gateway.setup import setup
+from gateway.tokens import DevelopmentKey
 from tests.rig.client import Client
 from tests.rig.effect_log import EffectLog
 from tests.rig.process import Process
 from tests.rig.waiting import wait_until
+from workflows.contract.ids import PrincipalId, Workspace
 
 SECRETS: Mapping[str, str] = {"TOOL_TOKEN": "canary-tool-7f3e1c", "SHOP_TOKEN": "canary-shop-90ab42"}
 """Credentials of the test connections; leak tests look for these values everywhere."""
@@ -170,13 +172,31 @@ class Stack:
 
     # --- people
 
-    def token(self, principal: str, *, workspace: str = WORKSPACE, **claims: object) -> str:
+    def token(
+        self,
+        principal: str,
+        *,
+        workspace: str = WORKSPACE,
+        scopes: Iterable[str] | None = None,
+        groups: Iterable[str] = (),
+        ttl: timedelta = timedelta(hours=1),
+    ) -> str:
         """A development token; without `scopes` it carries every scope, and grants alone decide."""
-        raise NotImplementedError
+        key = DevelopmentKey.load(self.data)
+        return key.mint(PrincipalId(principal), Workspace(workspace), scopes=scopes, groups=groups, ttl=ttl)
 
-    def client(self, principal: str = "app", *, api: int = 0, workspace: str = WORKSPACE, **claims: object) -> Client:
+    def client(
+        self,
+        principal: str = "app",
+        *,
+        api: int = 0,
+        workspace: str = WORKSPACE,
+        scopes: Iterable[str] | None = None,
+        groups: Iterable[str] = (),
+    ) -> Client:
         """A client of one API process; closed with the stack."""
-        client = Client(self.apis[api].url, self.token(principal, workspace=workspace, **claims))
+        token = self.token(principal, workspace=workspace, scopes=scopes, groups=groups)
+        client = Client(self.apis[api].url, token)
         self._clients.append(client)
         return client
 

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,14 @@ import yaml
 
 from examples.feedback_assistant import tickets
 from examples.support_refund import shop
+from gateway.bundles import parse_bundle
+from gateway.calls.policy import compile_policy
+from gateway.deployments import check_deployment
+from gateway.expressions import compile_text
+from tests.rig.client import Json
 from tests.rig.process import ROOT, Process
+from workflows.contract.ids import ToolName
+from workflows.contract.job import EffectClass
 
 TOKEN = "shop-test-token"
 
@@ -152,11 +159,41 @@ def test_the_desk_files_one_ticket_per_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["support_refund", "feedback_assistant"])
-def test_every_file_a_plugin_names_is_there(name: str) -> None:
+def test_the_example_plugins_pass_every_check_of_publishing_and_deploying(name: str) -> None:
     folder = ROOT / "examples" / name
-    plugin = yaml.safe_load((folder / "plugin.yaml").read_text())
-    deployment = yaml.safe_load((folder / "deployment.yaml").read_text())
-    for path in (plugin["instructions"], plugin["policy"], *plugin["skills"], "script.yaml"):
-        assert (folder / path).is_file()
-    assert deployment["plugin"] == plugin["name"]
-    assert set(plugin["services"]) == set(deployment["connections"])
+    files = {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.suffix in (".yaml", ".md", ".cedar")
+    }
+
+    def check_policy(text: str, tools: Mapping[ToolName, EffectClass]) -> None:
+        compile_policy(text, tools)
+
+    bundle = parse_bundle(files, check_policy)
+    deployment = check_deployment(yaml.safe_load(files["deployment.yaml"]), bundle)
+    assert deployment.plugin == bundle.manifest.name
+    assert set(deployment.connections) == set(bundle.manifest.services)
+
+
+REFUND = {"refund_id": "ref_1", "amount_cents": 1200}
+
+
+@pytest.mark.parametrize(
+    ("overage", "refund", "says"),
+    [
+        (1200, REFUND, "Invoice inv_17: Why. Refunded 1200 cents as ref_1."),
+        (1200, {"error": "rejected"}, "Invoice inv_17: Why. Nothing was refunded."),
+        (0, None, "Invoice inv_17: Why. Nothing was refunded."),
+    ],
+)
+def test_the_refund_script_says_what_it_found(overage: int, refund: Json | None, says: str) -> None:
+    script = yaml.safe_load((ROOT / "examples/support_refund/script.yaml").read_text())
+    results: Json = {"invoices.get": {"overage_cents": overage, "note": "Why."}}
+    names: Json = {"input": {"invoice": "inv_17"}, "results": results}
+    wanted = script[1]["calls"][0]
+    assert compile_text(wanted["when"]).evaluate(names) is (overage > 0)
+    assert compile_text(wanted["args"]["amount_cents"]).evaluate(names) == overage
+    if refund is not None:
+        results["refunds.create"] = refund
+    assert compile_text(script[2]["final"]["message"]).evaluate(names) == says
