@@ -1,0 +1,357 @@
+"""The engine: the only place that talks to Temporal as a client. Every call is bounded by its caller's clock.
+
+Trouble is `Refused(ENGINE_UNAVAILABLE)`; a definite refusal of a start is `StartRefused`. A describe answers with zero
+workers; a query needs one and says None without. Workflows that Jobgate did not start are not jobs: they read as None.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, PendingActivityState, TaskQueueType
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
+from temporalio.client import (
+    Client,
+    Interceptor,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.common import (
+    RawValue,
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from facade.reader import Ending, Execution, Pending, Waiting
+from gateway.settings import Settings
+from workflows.contract.errors import JobgateError, ProblemCode, Refused
+from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
+from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, JobStart, MemoStart, Progress
+from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, Activity, DecisionHint, Hint, ViewInput, ViewOutput
+from workflows.opening import memo_of
+from workflows.policy.deadline import EXECUTION_GRACE
+
+T = TypeVar("T")
+
+DEFINITE = frozenset(
+    {
+        RPCStatusCode.INVALID_ARGUMENT,
+        RPCStatusCode.NOT_FOUND,
+        RPCStatusCode.PERMISSION_DENIED,
+        RPCStatusCode.UNAUTHENTICATED,
+        RPCStatusCode.FAILED_PRECONDITION,
+    }
+)
+"""Answers to a start after which the job surely does not exist (design.md section 6, receipt protocol)."""
+
+ENDINGS: dict[WorkflowExecutionStatus, Ending] = {
+    WorkflowExecutionStatus.COMPLETED: "completed",
+    WorkflowExecutionStatus.FAILED: "failed",
+    WorkflowExecutionStatus.CANCELED: "canceled",
+    WorkflowExecutionStatus.TERMINATED: "terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
+}
+STEPS = frozenset({Activity.MODEL, Activity.TOOL})
+LONG_POLL_S = 25.0
+
+WORKSPACE = SearchAttributeKey.for_keyword("JobgateWorkspace")
+STATUS = SearchAttributeKey.for_keyword("JobgateStatus")
+PRINCIPAL = SearchAttributeKey.for_keyword("JobgatePrincipal")
+PLUGIN = SearchAttributeKey.for_keyword("JobgatePlugin")
+DEADLINE = SearchAttributeKey.for_datetime("JobgateDeadline")
+
+
+class StartRefused(JobgateError):
+    """The engine refused the start for good."""
+
+    def __init__(self) -> None:
+        super().__init__("start_refused", "The workflow engine refused to start the job.")
+
+
+@dataclass(frozen=True, slots=True)
+class Pollers:
+    """Who asked a lane for work, and when last; records outlive a dead worker by minutes."""
+
+    count: int
+    last_seen: datetime | None
+
+
+async def connect(settings: Settings, interceptors: list[Interceptor] | None = None) -> Client:
+    """A client by `temporal.toml` / `TEMPORAL_*` where they speak, else by the settings. Connects on first use."""
+    options = ClientConfig.load_client_connect_config()
+    options.setdefault("target_host", settings.temporal_address)
+    options.setdefault("namespace", settings.namespace)
+    return await Client.connect(
+        **options, data_converter=pydantic_data_converter, interceptors=interceptors or [], lazy=True
+    )
+
+
+class Engine:
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._lane = settings.lanes[settings.lane].task_queue
+
+    # ---- changes
+
+    async def start(
+        self, start_input: bytes, start: JobStart, *, request_clock_s: float
+    ) -> Literal["created", "exists"]:
+        """Start the job once. `exists`: some execution has or had this id; compare fingerprints before believing it.
+
+        Raises StartRefused (it surely does not exist) or Refused(ENGINE_UNAVAILABLE) (it may).
+        """
+        payload = Payload(metadata={"encoding": b"json/plain"}, data=start_input)
+        try:
+            await self._client.start_workflow(
+                WORKFLOW_TYPE,
+                RawValue(payload),
+                id=workflow_id(start.workspace, start.job_id),
+                task_queue=self._lane,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                execution_timeout=max(start.deadline + EXECUTION_GRACE - datetime.now(UTC), timedelta(seconds=1)),
+                memo={MEMO_START: memo_of(start)},
+                search_attributes=TypedSearchAttributes(
+                    [
+                        SearchAttributePair(WORKSPACE, start.workspace),
+                        SearchAttributePair(PRINCIPAL, start.principal),
+                        SearchAttributePair(PLUGIN, start.plugin.name),
+                        SearchAttributePair(STATUS, "queued"),
+                        SearchAttributePair(DEADLINE, start.deadline),
+                    ]
+                ),
+                static_summary=f"{start.job_id} · {start.plugin.name} {start.plugin.version}"[:200],
+                rpc_timeout=timedelta(seconds=request_clock_s),
+            )
+        except WorkflowAlreadyStartedError:
+            return "exists"
+        except RPCError as error:
+            if error.status in DEFINITE:
+                raise StartRefused from None
+            raise _unavailable() from None
+        return "created"
+
+    async def cancel(self, workspace: Workspace, job_id: JobId) -> None:
+        """Request the workflow's cancellation; nothing for an execution that is closed or unknown."""
+        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+            await self._client.get_workflow_handle(workflow_id(workspace, job_id)).cancel()
+
+    async def hint_decision(self, workspace: Workspace, job_id: JobId, hint: DecisionHint) -> bool:
+        """Tell the job to read a decision; False when the execution is closed or unknown."""
+        return await self._signal(workspace, job_id, Hint.DECISION, [hint])
+
+    async def hint_gate(self, workspace: Workspace, job_id: JobId) -> bool:
+        return await self._signal(workspace, job_id, Hint.GATE, [])
+
+    async def _signal(self, workspace: Workspace, job_id: JobId, name: Hint, args: list[DecisionHint]) -> bool:
+        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+            await self._client.get_workflow_handle(workflow_id(workspace, job_id)).signal(name, args=args)
+            return True
+        return False
+
+    # ---- reads
+
+    async def describe(self, workspace: Workspace, job_id: JobId) -> Execution | None:
+        """The current run; None for an unknown execution and for one that Jobgate did not start."""
+        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+            found = await self._client.get_workflow_handle(workflow_id(workspace, job_id)).describe()
+            return await self._execution(found)
+        return None
+
+    async def holds(self, workspace: Workspace, job_id: JobId) -> bool:
+        """Whether the engine knows any execution of this id, ours or not."""
+        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+            await self._client.get_workflow_handle(workflow_id(workspace, job_id)).describe()
+            return True
+        return False
+
+    async def query_view(
+        self, workspace: Workspace, job_id: JobId, asked: ViewInput, timeout_s: float
+    ) -> ViewOutput | None:
+        handle = self._client.get_workflow_handle(workflow_id(workspace, job_id))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await handle.query(
+                    VIEW_QUERY, asked, result_type=ViewOutput, rpc_timeout=timedelta(seconds=timeout_s)
+                )
+        except (TimeoutError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
+            return None
+
+    async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
+        """The progress in the input of the newest scheduled step, from the last page of the history."""
+        request = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self._client.namespace,
+            execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
+            maximum_page_size=20,
+        )
+        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+            page = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
+            for event in page.history.events:
+                scheduled = event.activity_task_scheduled_event_attributes
+                if scheduled.activity_type.name in STEPS:
+                    return self._progress_of_input(scheduled.input.payloads)
+        return None
+
+    async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
+        """The record in the close event of a completed or failed execution."""
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=self._client.namespace,
+            execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
+            history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
+        )
+        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+            page = await self._client.workflow_service.get_workflow_execution_history(request)
+            if page.history.events:
+                return self._end_record(page.history.events[-1])
+        return None
+
+    async def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
+        """Yields whenever the history grew, one long poll at a time; follows roll-overs; ends with the execution."""
+        execution = WorkflowExecution(workflow_id=workflow_id(workspace, job_id))
+        token = b""
+        while True:
+            request = GetWorkflowExecutionHistoryRequest(
+                namespace=self._client.namespace,
+                execution=execution,
+                maximum_page_size=1000,
+                next_page_token=token,
+                wait_new_event=True,
+            )
+            try:
+                page = await self._client.workflow_service.get_workflow_execution_history(
+                    request, timeout=timedelta(seconds=LONG_POLL_S)
+                )
+            except RPCError as error:
+                if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                    continue
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    return
+                raise _unavailable() from None
+            events, token = page.history.events, page.next_page_token
+            if events:
+                yield
+            if not token:
+                rolled_over = events and events[-1].event_type == (
+                    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+                )
+                if not rolled_over:
+                    return
+
+    async def waiting(self, workspace: Workspace) -> tuple[Waiting, ...]:
+        """Open executions with open requests: one visibility list, which may lag by a second or two."""
+        found: list[Waiting] = []
+        async with _trouble():
+            listed = self._client.list_workflows(
+                f"WorkflowType = '{WORKFLOW_TYPE}' AND ExecutionStatus = 'Running' AND JobgatePending > 0 "
+                f"AND JobgateWorkspace = '{workspace}'",
+                limit=1000,
+            )
+            async for row in listed:
+                ids = split_workflow_id(row.id)
+                memo = await row.memo_value(MEMO_START, None, type_hint=MemoStart)
+                recorded = await row.memo_value(MEMO_STATE, None, type_hint=EndRecord)
+                if ids and memo and recorded:
+                    found.append(Waiting(ids[1], memo, recorded))
+        return tuple(found)
+
+    async def reachable(self) -> None:
+        """Raises Refused(ENGINE_UNAVAILABLE) unless the engine answers for our namespace."""
+        async with _trouble():
+            await self._client.count_workflows(f"WorkflowType = '{WORKFLOW_TYPE}' AND JobgatePending > 0")
+
+    async def pollers(self) -> Pollers:
+        """Workers that asked the lane for work."""
+        request = DescribeTaskQueueRequest(
+            namespace=self._client.namespace,
+            task_queue=TaskQueue(name=self._lane),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        async with _trouble():
+            answer = await self._client.workflow_service.describe_task_queue(request)
+            seen = [poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in answer.pollers]
+            return Pollers(len(seen), max(seen, default=None))
+        return Pollers(0, None)
+
+    # ---- decoding
+
+    async def _execution(self, found: WorkflowExecutionDescription) -> Execution | None:
+        memo = await found.memo_value(MEMO_START, None, type_hint=MemoStart)
+        if memo is None or found.workflow_type != WORKFLOW_TYPE:
+            return None
+        raw = found.raw_description
+        return Execution(
+            run_tag=found.run_id,
+            ending=ENDINGS.get(found.status) if found.status else None,
+            closed_at=found.close_time,
+            memo=memo,
+            recorded=await found.memo_value(MEMO_STATE, None, type_hint=EndRecord),
+            pending=tuple(self._pending(info) for info in raw.pending_activities),
+            history_length=found.history_length,
+            workflow_task_failing=raw.HasField("pending_workflow_task") and raw.pending_workflow_task.attempt > 2,
+        )
+
+    def _pending(self, info: PendingActivityInfo) -> Pending:
+        started = info.state in (
+            PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
+            PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED,
+        )
+        told = self._decode(info.heartbeat_details.payloads, Progress) if info.activity_type.name in STEPS else None
+        return Pending(info.activity_type.name, started, told)
+
+    def _progress_of_input(self, payloads: Any) -> Progress | None:
+        told = self._decode(payloads, dict[str, Any])
+        return Progress.model_validate(told["progress"]) if told and "progress" in told else None
+
+    def _end_record(self, event: HistoryEvent) -> EndRecord | None:
+        if event.HasField("workflow_execution_completed_event_attributes"):
+            return self._decode(event.workflow_execution_completed_event_attributes.result.payloads, EndRecord)
+        if event.HasField("workflow_execution_failed_event_attributes"):
+            failure: Failure = event.workflow_execution_failed_event_attributes.failure
+            return self._decode(failure.application_failure_info.details.payloads, EndRecord)
+        return None
+
+    def _decode(self, payloads: Any, type_hint: type[T]) -> T | None:
+        """The first payload, or None where it is absent or not ours."""
+        if not payloads:
+            return None
+        try:
+            return self._client.data_converter.payload_converter.from_payload(payloads[0], type_hint)
+        except (RuntimeError, ValueError, KeyError):
+            return None
+
+
+def _unavailable() -> Refused:
+    return Refused(
+        ProblemCode.ENGINE_UNAVAILABLE, "The workflow engine does not answer. Try again shortly.", retry_after_s=1
+    )
+
+
+@asynccontextmanager
+async def _trouble(ignore: RPCStatusCode | None = None) -> AsyncGenerator[None]:
+    """Turn the engine's trouble into a refusal; `ignore` is swallowed, for the caller to answer after the block."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status is not ignore:
+            raise _unavailable() from None
