@@ -64,7 +64,7 @@ class People:
             self._refuse("A signal was not understood.", "unknown_signal")
             return
         try:
-            hint = workflow.payload_converter().from_payload(args[0].payload, DecisionHint)
+            hint = DecisionHint.model_validate(workflow.payload_converter().from_payload(args[0].payload))
         except Exception:  # noqa: BLE001 - whatever a foreign payload raises, the job goes on
             self._refuse("A decision signal could not be read.", "malformed_signal")
             return
