@@ -1,0 +1,41 @@
+"""One time-skipping server and one worker for all workflow tests; `JOBGATE_TEST_CACHE_OFF=1` keeps nothing cached."""
+
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest_asyncio
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+
+from tests.workflow.jobs import SEARCH_ATTRIBUTES, Jobs
+
+ROOT = Path(__file__).parents[2]
+TEST_SERVER = ROOT / ".venv/bin/temporal-test-server"
+CACHED = 0 if os.environ.get("JOBGATE_TEST_CACHE_OFF") == "1" else 100
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def skipping() -> AsyncGenerator[WorkflowEnvironment]:
+    """A server whose time moves only while somebody awaits a result, or by `skipping.sleep`."""
+    env = await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=str(TEST_SERVER), data_converter=pydantic_data_converter
+    )
+    async with env:
+        wanted = {
+            name: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{kind.upper()}")
+            for name, kind in SEARCH_ATTRIBUTES.items()
+        }
+        await env.client.operator_service.add_search_attributes(
+            AddSearchAttributesRequest(namespace=env.client.namespace, search_attributes=wanted)
+        )
+        yield env
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def jobs(skipping: WorkflowEnvironment) -> AsyncGenerator[Jobs]:
+    rig = Jobs(skipping.client, skipping, "workflow-tests", cached=CACHED)
+    async with rig.worker():
+        yield rig

@@ -1,0 +1,261 @@
+"""Starts jobs on a real server with stub hands, drives them, and reads their whole log at the end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.common import SearchAttributeKey
+from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+
+from tests.rig.waiting import wait_until
+from tests.workflow.hands import Hands, Stubs
+from workflows.contract.events import Event, EventType
+from workflows.contract.ids import Digest, JobId, PluginName, PrincipalId, RequestId, ToolName, Workspace, sha256_of
+from workflows.contract.job import (
+    MEMO_START,
+    MEMO_STATE,
+    EligibilityFacts,
+    EndRecord,
+    JobStart,
+    JobView,
+    Limits,
+    PluginRef,
+    ToolRow,
+)
+from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, DecisionHint, Hint, Ruling, ViewInput, ViewOutput
+from workflows.job import JobWorkflow
+from workflows.opening import memo_of
+from workflows.policy.deadline import EXECUTION_GRACE
+
+STATUS = SearchAttributeKey.for_keyword("JobgateStatus")
+PENDING = SearchAttributeKey.for_int("JobgatePending")
+SEARCH_ATTRIBUTES: Mapping[str, str] = {
+    "JobgateStatus": "Keyword",
+    "JobgatePending": "Int",
+    "JobgateWorkspace": "Keyword",
+    "JobgatePrincipal": "Keyword",
+    "JobgatePlugin": "Keyword",
+    "JobgateDeadline": "Datetime",
+}
+LIVE = EligibilityFacts(version_phase="live", runtime_phase="live")
+
+TOOLS: Mapping[ToolName, ToolRow] = {
+    ToolName("invoices.get"): ToolRow(kind="http", effect="read", timeout_s=30),
+    ToolName("orders.get"): ToolRow(kind="http", effect="read", timeout_s=30),
+    ToolName("refunds.create"): ToolRow(kind="http", effect="write", timeout_s=20),
+    ToolName("notes.put"): ToolRow(kind="http", effect="idempotent_write", timeout_s=20),
+    ToolName("ask_human"): ToolRow(kind="builtin", effect="read", timeout_s=20),
+    ToolName("refunds.find"): ToolRow(kind="http", effect="read", timeout_s=30, hidden=True),
+}
+"""The dispatch table of every test job; a test that needs another approval rule replaces one row."""
+
+
+class Clock(Protocol):
+    """The time of the server, which a time-skipping one may move."""
+
+    async def get_current_time(self) -> datetime: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A closed job as its record tells it."""
+
+    status: WorkflowExecutionStatus
+    record: EndRecord
+    story: list[str]
+
+    @property
+    def view(self) -> JobView:
+        return self.record.view
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One started job: its handle, its hands and its start input."""
+
+    handle: WorkflowHandle[Any, Any]
+    hands: Hands
+    start: JobStart
+
+    async def look(self, after: int = 0, limit: int = 10_000) -> ViewOutput:
+        return await self.handle.query(VIEW_QUERY, ViewInput(after=after, limit=limit), result_type=ViewOutput)
+
+    async def story(self) -> list[str]:
+        return story((await self.look()).events)
+
+    async def until(self, event: str, times: int = 1) -> ViewOutput:
+        """The job's view once its log holds a line that starts with `event`."""
+
+        async def seen() -> ViewOutput | None:
+            output = await self.look()
+            lines = story(output.events)
+            return output if sum(line.startswith(event) for line in lines) >= times else None
+
+        return await wait_until(seen, 20, what=f"{event} x{times} in {self.handle.id}")
+
+    async def pending(self, count: int) -> list[RequestId]:
+        """The ids of the open requests once there are `count`."""
+
+        async def opened() -> list[RequestId] | None:
+            ids = [r.request_id for r in (await self.look()).view.requests if r.state == "pending"]
+            return ids if len(ids) == count else None
+
+        return await wait_until(opened, 20, what=f"{count} pending requests")
+
+    async def hint(self, request: str) -> None:
+        await self.handle.signal(Hint.DECISION, DecisionHint(request_id=RequestId(request)))
+
+    async def decide(self, request: RequestId, verdict: Any, **more: Any) -> None:
+        """Write the ruling to the ledger of the stub and send the hint, as the gateway does."""
+        asked = next(r for r in (await self.look()).view.requests if r.request_id == request)
+        fields: dict[str, Any] = {"decided_by": (PrincipalId("ann"),), "action_digest": asked.action_digest, **more}
+        self.hands.ledger[request] = Ruling(verdict=verdict, **fields)
+        await self.hint(request)
+
+    async def end(self) -> Ended:
+        """Wait for the end (a time-skipping server skips), and check what every end record must hold."""
+        try:
+            record = await self.handle.result()
+        except WorkflowFailureError as error:
+            if isinstance(error.cause, CancelledError):
+                record = await self.memo()
+            else:
+                assert isinstance(error.cause, ApplicationError), error.cause
+                record = EndRecord.model_validate(error.cause.details[0])
+        described = await self.handle.describe()
+        assert described.status is not None
+        seqs = [event.seq for event in record.events]
+        first = record.segments[-1].last + 1 if record.segments else 1
+        assert seqs == list(range(first, first + len(seqs))), "seq has a gap"
+        assert record.view.last_event == record.events[-1]
+        assert (await self.memo()).view == record.view, "memo and end record differ"
+        assert described.typed_search_attributes.get(STATUS) == record.view.status
+        assert not described.typed_search_attributes.get(PENDING)
+        assert not [r for r in record.view.requests if r.state == "pending"]
+        return Ended(described.status, record, story(record.events))
+
+    async def memo(self) -> EndRecord:
+        return await (await self.handle.describe()).memo_value(MEMO_STATE, type_hint=EndRecord)
+
+    async def history_types(self) -> list[str]:
+        """The names of all history events, in order."""
+        from temporalio.api.enums.v1 import EventType as HistoryType
+
+        history = await self.handle.fetch_history()
+        return [HistoryType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events]
+
+
+class Jobs:
+    """Starts jobs on one server; `worker` serves a task queue with the stubs."""
+
+    def __init__(self, client: Client, clock: Clock | None, queue: str, *, cached: int) -> None:
+        self.client = client
+        self.stubs = Stubs()
+        self.queue = queue
+        self._clock = clock
+        self._cached = cached
+        self._count = 0
+
+    def worker(
+        self, queue: str | None = None, runner: WorkflowRunner | None = None, workflow: type[Any] = JobWorkflow
+    ) -> AbstractAsyncContextManager[Any]:
+        return Worker(
+            self.client,
+            task_queue=queue or self.queue,
+            workflows=[workflow],
+            activities=self.stubs.activities(),
+            workflow_runner=runner or UnsandboxedWorkflowRunner(),
+            max_cached_workflows=self._cached,
+            max_heartbeat_throttle_interval=timedelta(milliseconds=20),
+            default_heartbeat_throttle_interval=timedelta(milliseconds=20),
+        )
+
+    async def now(self) -> datetime:
+        from datetime import UTC
+
+        return await self._clock.get_current_time() if self._clock else datetime.now(UTC)
+
+    def plan(self, now: datetime, *, ends_in: float = 3600, limits: Limits | None = None, **fields: Any) -> JobStart:
+        """A start input that admission could have made. Units: seconds."""
+        self._count += 1
+        base: dict[str, Any] = {
+            "workspace": Workspace("demo"),
+            "job_id": JobId(f"{self.queue}-{self._count}"),
+            "principal": PrincipalId("app"),
+            "plugin": PluginRef(name=PluginName("support-refund"), version="1.0.0", digest=digest("plugin")),
+            "snapshot": digest("snapshot"),
+            "mode": "live",
+            "facts": LIVE,
+            "fingerprint": digest("fingerprint"),
+            "accepted_at": now,
+            "deadline": now + timedelta(seconds=ends_in),
+            "limits": limits or Limits(max_steps=1000, max_duration_seconds=86400, max_tokens=1_000_000),
+            "tools": TOOLS,
+        }
+        return JobStart(**(base | fields))
+
+    async def start(self, hands: Hands, *, queue: str | None = None, job_id: str | None = None, **fields: Any) -> Job:
+        """Start a job as admission does: memo with the opening, execution timeout just after the deadline."""
+        now = await self.now()
+        if job_id is not None:
+            fields["job_id"] = JobId(job_id)
+        start = self.plan(now, **fields)
+        workflow_id = f"{start.workspace}.{start.job_id}"
+        self.stubs.of[workflow_id] = hands
+        handle = await self.client.start_workflow(
+            WORKFLOW_TYPE,
+            start,
+            id=workflow_id,
+            task_queue=queue or self.queue,
+            execution_timeout=start.deadline - now + EXECUTION_GRACE,
+            memo={MEMO_START: memo_of(start)},
+            result_type=EndRecord,
+        )
+        return Job(handle, hands, start)
+
+    async def start_raw(self, args: Sequence[Any]) -> WorkflowHandle[Any, Any]:
+        """Start the workflow by hand, with whatever input."""
+        self._count += 1
+        return await self.client.start_workflow(
+            WORKFLOW_TYPE, args=args, id=f"by-hand-{self.queue}-{self._count}", task_queue=self.queue
+        )
+
+
+def digest(text: str) -> Digest:
+    return sha256_of(text.encode())
+
+
+KEY_DATA: Mapping[EventType, Callable[[Mapping[str, Any]], str]] = {
+    EventType.JOB_HELD: lambda d: d["blocker"],
+    EventType.JOB_FAILED: lambda d: d["code"],
+    EventType.STEP_STARTED: lambda d: f"turn {d['turn']}",
+    EventType.STEP_FINISHED: lambda d: f"turn {d['turn']}: {d['calls']} calls",
+    EventType.TOOL_STARTED: lambda d: f"{d['tool']} #{d['call']}",
+    EventType.TOOL_FINISHED: lambda d: f"{d['tool']} #{d['call']} {d['outcome']}",
+    EventType.TOOL_REFUSED: lambda d: f"{d['tool']} #{d['call']}",
+    EventType.REQUEST_OPENED: lambda d: f"{d['request_id'].split('-')[0]} {d['kind']} {d['tool']}",
+    EventType.REQUEST_VOTED: lambda d: f"{d['request_id'].split('-')[0]} {d['votes']}/{d['quorum']}",
+    EventType.REQUEST_DECIDED: lambda d: f"{d['request_id'].split('-')[0]} {d['decision']}",
+    EventType.REQUEST_EXPIRING: lambda d: d["request_id"].split("-")[0],
+    EventType.REQUEST_EXPIRED: lambda d: d["request_id"].split("-")[0],
+    EventType.REQUEST_VOIDED: lambda d: d["request_id"].split("-")[0],
+    EventType.DECISION_REFUSED: lambda d: d["reason"],
+    EventType.ATTEMPT_REPLACED: lambda d: f"attempt {d['attempt']}: {d['reason']}, {d['retry_in_s']:g} s",
+    EventType.EFFECT_UNKNOWN: lambda d: f"{d['tool']} #{d['call']}",
+    EventType.AUTHORITY_REVOKED: lambda d: d["reason"],
+    EventType.BUDGET_WARNING: lambda d: f"{d['budget']} {d['used']}/{d['limit']}",
+}
+
+
+def story(events: Sequence[Event]) -> list[str]:
+    """One line per event: its type and the data that tells it from others of the type."""
+    return [f"{e.type} {KEY_DATA[e.type](e.data)}" if e.type in KEY_DATA else str(e.type) for e in events]
+
+
+def payload(data: bytes, encoding: str = "json/plain") -> Payload:
+    return Payload(metadata={"encoding": encoding.encode()}, data=data)
