@@ -24,7 +24,7 @@ DEPLOYMENT_FILE = "deployment.yaml"
 SCRIPTED = "scripted:"
 
 _MODEL = re.compile(r"[a-z][a-z0-9_/.-]{0,63}:[^\s\x00-\x1f\x7f]{1,200}")
-_URL = re.compile(r"https?://[^\s\\?#@\x00-\x20\x7f-\U0010ffff]+", re.IGNORECASE)
+_URL = re.compile(r"[hH][tT]{2}[pP][sS]?://[!\"$->A-\[\]-~]+")  # visible ASCII but # ? @ and the backslash
 _OWN_HEADER = re.compile(r"jobgate-.*|idempotency-key|traceparent|tracestate|host|connection|content-.*|transfer-.*|te")
 _PRICED_AS: Mapping[str, str] = {
     "openai-chat": "openai",
