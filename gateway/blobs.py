@@ -63,10 +63,12 @@ class Blobs:
 
     async def get(self, workspace: Workspace, digest: Digest) -> bytes:
         """The bytes, verified. Raises `BlobMissing` or `BlobCorrupt`."""
+        cached = self._cache.find(_key(workspace, digest))
+        return cached if cached is not None else await self.verify(workspace, digest)
+
+    async def verify(self, workspace: Workspace, digest: Digest) -> bytes:
+        """As `get`, but read from the store even where the bytes are in memory."""
         key = _key(workspace, digest)
-        cached = self._cache.find(key)
-        if cached is not None:
-            return cached
         try:
             data = bytes(await (await self._store.get_async(key)).bytes_async())
         except FileNotFoundError:

@@ -14,9 +14,9 @@ from html.entities import codepoint2name
 from pathlib import Path
 from typing import NoReturn
 
-import httpx2
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import JsonValue
 
+from gateway.allowlist import CredentialPolicy
 from workflows.contract.errors import StepCode, StepError
 from workflows.contract.ids import Workspace
 
@@ -24,8 +24,6 @@ MASK = "[secret]"
 SHORTEST_SECRET = 4
 """Characters; a shorter one would be found everywhere, so replies could not be scrubbed of it."""
 LONGEST_SECRET = 16 * 1024
-_REF = re.compile(r"(env):([A-Za-z_][A-Za-z0-9_]*)|(file):(/.+)", re.DOTALL)
-_OWN = re.compile(r"JOBGATE_.*|TEMPORAL_.*|(.*_)?PROXY", re.IGNORECASE)
 _PRINTABLE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 
@@ -47,42 +45,6 @@ class Secret:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a secret does not leave the process")
-
-
-class CredentialEntry(BaseModel):
-    """One allowed reference and where it may be used: names of workspaces, and hosts of base URLs, exactly."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    ref: str
-    workspaces: frozenset[Workspace] = Field(min_length=1)
-    hosts: frozenset[str] = Field(min_length=1)
-
-
-class CredentialPolicy(BaseModel):
-    """The allowlist. In development every `env:` name but our own, Temporal's and proxies is allowed besides it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    development: bool = False
-    entries: tuple[CredentialEntry, ...] = ()
-
-    def refusal(self, ref: str, *, workspace: Workspace, base_url: str) -> str | None:
-        """Why this reference may not be used for this base URL, as a fixed sentence; None where it may. Pure."""
-        matched = _REF.fullmatch(ref)
-        if matched is None:
-            return "A credential reference is env:NAME or file:/absolute/path."
-        host = _host(base_url)
-        if host is None:
-            return "The connection's base_url is not an http or https URL."
-        named = [entry for entry in self.entries if entry.ref == ref]
-        if any(workspace in entry.workspaces and host in map(_folded, entry.hosts) for entry in named):
-            return None
-        if named:
-            return "The credential reference is not allowed for this workspace and host."
-        if self.development and matched[1] and not _OWN.fullmatch(matched[2]):
-            return None
-        return "The credential reference is not on the allowlist."
 
 
 def resolve_credential(
@@ -116,18 +78,6 @@ def _file_text(path: Path) -> str | None:
             return file.read(LONGEST_SECRET + 3).decode("latin-1").removesuffix("\n").removesuffix("\r")
     except OSError:
         return None
-
-
-def _host(base_url: str) -> str | None:
-    try:
-        url = httpx2.URL(base_url)
-    except (httpx2.InvalidURL, ValueError):
-        return None
-    return _folded(url.raw_host.decode("ascii")) if url.scheme in ("http", "https") and url.raw_host else None
-
-
-def _folded(host: str) -> str:
-    return host.lower().strip("[]").rstrip(".")
 
 
 class Scrubber:

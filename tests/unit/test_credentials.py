@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.allowlist import CredentialEntry, CredentialPolicy
 from gateway.calls.credentials import (
     LONGEST_SECRET,
     MASK,
-    CredentialEntry,
-    CredentialPolicy,
     Scrubber,
     Secret,
     resolve_credential,

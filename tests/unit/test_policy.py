@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.calls.policy import (
+from gateway.cedar import (
     ASK,
     DENIED,
     RESERVED,

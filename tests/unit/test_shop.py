@@ -14,7 +14,7 @@ import yaml
 from examples.feedback_assistant import tickets
 from examples.support_refund import shop
 from gateway.bundles import parse_bundle
-from gateway.calls.policy import compile_policy
+from gateway.cedar import compile_policy
 from gateway.deployments import check_deployment
 from gateway.expressions import compile_text
 from tests.rig.client import Json

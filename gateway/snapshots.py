@@ -1,0 +1,157 @@
+"""What a job is bound to: a plugin bundle and a deployment, as blobs whose keys are their digests.
+
+A bundle is stored as its index (RFC 8785 `{path: digest}`, whose digest is the bundle's) and one blob a file; a
+deployment as its canonical JSON; a snapshot as `{plugin, deployment}`. So every byte is verified by the name it is
+asked for. Parsed snapshots are kept in memory; their bytes are read and verified again once a second at most.
+"""
+
+import asyncio
+import json
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.blobs import BlobCorrupt, BlobMissing, Blobs
+from gateway.bundles import Bundle, DigestMismatch, load_bundle
+from gateway.deployments import Deployment, check_deployment, effective_limits, price_known
+from gateway.manifest import Tool
+from gateway.strictjson import canonical
+from workflows.contract.errors import JobgateError, Refused
+from workflows.contract.ids import BlobRef, Digest, ToolName, Workspace, sha256_of
+from workflows.contract.job import ApprovalRule, Limits, ToolRow
+
+KEPT = 256
+VERIFIED_FOR_S = 1.0
+ASK_HUMAN = ToolName("ask_human")
+
+
+class SnapshotMismatch(JobgateError):
+    """A blob of the snapshot is missing, is not what its digest says, or no longer fits together."""
+
+    def __init__(self) -> None:
+        super().__init__("snapshot_mismatch", "The stored bundle or deployment does not match its digest.")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`limits` are the plugin's, narrowed by the deployment's; `table` is the dispatch table of its jobs."""
+
+    digest: Digest
+    bundle: Bundle
+    deployment: Deployment
+    limits: Limits
+    table: dict[ToolName, ToolRow]
+    refs: tuple[BlobRef, ...]
+    """Every blob it consists of."""
+
+    @property
+    def price_known(self) -> bool:
+        deployment = self.deployment
+        return deployment.script_file is not None or deployment.price is not None or price_known(deployment.model)
+
+
+class Snapshots:
+    """One per process. Raises SnapshotMismatch, or Refused(BLOBS_UNAVAILABLE) where the store does not answer."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._kept: OrderedDict[tuple[Workspace, Digest], tuple[Snapshot, float]] = OrderedDict()
+
+    async def put_bundle(self, workspace: Workspace, bundle: Bundle) -> None:
+        """Store a bundle; idempotent."""
+        for text in bundle.files.values():
+            await self._blobs.put(workspace, text.encode())
+        await self._blobs.put(workspace, index_of(bundle))
+
+    async def put_deployment(self, workspace: Workspace, body: Any) -> Digest:
+        return await self._blobs.put(workspace, canonical(body))
+
+    async def put(self, workspace: Workspace, plugin: Digest, deployment: Digest) -> Digest:
+        """Store the pair a job is bound to, and return its digest; idempotent."""
+        digest = sha256_of(pair := canonical({"plugin": plugin, "deployment": deployment}))
+        if (workspace, digest) not in self._kept:
+            await self._blobs.put(workspace, pair)
+        return digest
+
+    async def load(self, workspace: Workspace, digest: Digest) -> Snapshot:
+        """The snapshot, verified against its digests."""
+        key = (workspace, digest)
+        kept, now = self._kept.get(key), time.monotonic()
+        if kept is not None and now - kept[1] < VERIFIED_FOR_S:
+            return kept[0]
+        try:
+            if kept is not None:
+                await asyncio.gather(*(self._blobs.verify(workspace, ref) for ref in kept[0].refs))
+                snapshot = kept[0]
+            else:
+                snapshot = await self._read(workspace, digest)
+        except (BlobMissing, BlobCorrupt, DigestMismatch, KeyError, ValueError):
+            self._kept.pop(key, None)
+            raise SnapshotMismatch from None
+        self._kept[key] = (snapshot, now)
+        self._kept.move_to_end(key)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return snapshot
+
+    async def load_bundle(self, workspace: Workspace, digest: Digest) -> Bundle:
+        """One published bundle, verified. Raises SnapshotMismatch."""
+        try:
+            bundle, _ = await self._read_bundle(workspace, digest)
+        except (BlobMissing, BlobCorrupt, DigestMismatch, KeyError, ValueError):
+            raise SnapshotMismatch from None
+        return bundle
+
+    async def _read(self, workspace: Workspace, digest: Digest) -> Snapshot:
+        pair = json.loads(await self._blobs.get(workspace, digest))
+        plugin, deployed = Digest(pair["plugin"]), Digest(pair["deployment"])
+        bundle, refs = await self._read_bundle(workspace, plugin)
+        body = json.loads(await self._blobs.get(workspace, deployed))
+        try:
+            deployment = check_deployment(body, bundle)
+        except Refused:
+            raise SnapshotMismatch from None
+        return Snapshot(
+            digest=digest,
+            bundle=bundle,
+            deployment=deployment,
+            limits=effective_limits(bundle.manifest, deployment),
+            table=dispatch_table(bundle),
+            refs=(BlobRef(digest), BlobRef(plugin), BlobRef(deployed), *refs),
+        )
+
+    async def _read_bundle(self, workspace: Workspace, digest: Digest) -> tuple[Bundle, tuple[BlobRef, ...]]:
+        index: dict[str, str] = json.loads(await self._blobs.get(workspace, digest))
+        texts = await asyncio.gather(*(self._blobs.get(workspace, Digest(ref)) for ref in index.values()))
+        files = {path: text.decode() for path, text in zip(index, texts, strict=True)}
+        bundle = load_bundle(canonical({"digest": digest, "files": files}), digest)
+        return bundle, tuple(BlobRef(Digest(ref)) for ref in index.values())
+
+
+def index_of(bundle: Bundle) -> bytes:
+    """The bytes whose digest is the bundle's digest."""
+    return canonical({path: sha256_of(text.encode()) for path, text in bundle.files.items()})
+
+
+def dispatch_table(bundle: Bundle) -> dict[ToolName, ToolRow]:
+    """What the loop may know of each tool, and of `ask_human`, which every job has."""
+    table = {tool.name: _row(tool) for tool in bundle.manifest.tools}
+    table[ASK_HUMAN] = ToolRow(kind="builtin", effect="read", timeout_s=10.0)
+    return table
+
+
+def _row(tool: Tool) -> ToolRow:
+    return ToolRow(
+        kind="http" if tool.http else "mcp" if tool.mcp else "python",
+        effect=tool.effect,
+        timeout_s=tool.timeout_seconds,
+        approval=ApprovalRule(
+            groups=tool.approval.groups,
+            quorum=tool.approval.quorum,
+            expires_in_seconds=tool.approval.expires_in_seconds,
+        ),
+        reconcile=tool.reconcile,
+        event=tool.event,
+        hidden=tool.hidden,
+    )
