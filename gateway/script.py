@@ -66,7 +66,13 @@ class ScriptEntry(Shape):
         return "final" in self.model_fields_set
 
 
-class Script(RootModel[Annotated[tuple[ScriptEntry, ...], Field(min_length=1, max_length=MAX_ENTRIES)]]):
+def _some(entries: tuple[ScriptEntry, ...]) -> tuple[ScriptEntry, ...]:
+    if not 1 <= len(entries) <= MAX_ENTRIES:
+        raise ValueError(f"A script has 1 to {MAX_ENTRIES} entries")
+    return entries
+
+
+class Script(RootModel[Annotated[tuple[ScriptEntry, ...], AfterValidator(_some)]]):
     model_config = ConfigDict(frozen=True, strict=True)
 
     @property
