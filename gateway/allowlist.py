@@ -1,4 +1,4 @@
-"""Which credential references a workspace may use, and for which hosts: the allowlist, judged at admission and at calls.
+"""Which credential references a workspace may use, and for which hosts: the allowlist.
 
 A reference is a name (`env:NAME`, `file:/PATH`); no value is read here. Outside development nothing is allowed that is
 not listed.

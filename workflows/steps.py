@@ -15,7 +15,7 @@ from temporalio.workflow import ActivityCancellationType
 
 from workflows.contract.errors import StepCode, StepError
 from workflows.contract.events import Event
-from workflows.contract.ids import BlobRef
+from workflows.contract.ids import BlobRef, Digest
 from workflows.contract.job import EffectClass
 from workflows.contract.steps import (
     Activity,
@@ -70,7 +70,8 @@ class Steps:
         return await self._read(Activity.READ_GATE, None, GateOutput, "is the gate open?")
 
     async def archive(self, events: tuple[Event, ...]) -> BlobRef:
-        return BlobRef(await self._read(Activity.ARCHIVE_EVENTS, ArchiveInput(events=events), str, "archive events"))
+        ref = await self._read(Activity.ARCHIVE_EVENTS, ArchiveInput(events=events), str, "archive events")
+        return BlobRef(Digest(ref))
 
     async def _attempts(
         self,

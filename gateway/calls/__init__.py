@@ -1,1 +1,1 @@
-"""The door out: permit -> resolve credential -> inject -> send -> scrub -> record. Unreachable from admission and routes."""
+"""The door out: permit -> resolve credential -> inject -> send -> scrub -> record. No route reaches it."""

@@ -17,7 +17,7 @@ RequestId = NewType("RequestId", str)
 EffectId = NewType("EffectId", str)
 Digest = NewType("Digest", str)
 """`sha256:` and 64 hexadecimal digits."""
-BlobRef = NewType("BlobRef", str)
+BlobRef = NewType("BlobRef", Digest)
 """The `Digest` of stored bytes; the workspace is known from the context that holds the reference."""
 
 WORKSPACE = re.compile(r"[a-z0-9-]{1,40}")
