@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from pydantic import ValidationError
 
+from gateway.cedar import PolicyInvalid, compile_policy
 from gateway.manifest import Manifest
 from gateway.rules import check_manifest
 from gateway.shapes import Shape, shape_of
@@ -29,23 +30,14 @@ _PATH = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
 
 
 class DigestMismatch(JobgateError):
-    """Stored bytes are not what their digest says; what that means is the caller's to say."""
+    """Stored bytes are not what their digest says, or this release can not read them; what follows is the caller's."""
 
     def __init__(self) -> None:
         super().__init__("snapshot_mismatch", "A stored bundle does not match its digest.")
 
 
-class PolicyRejected(ValueError):
-    """What a policy check raises. `line` counts from 1; `reason` is a sentence without input."""
-
-    def __init__(self, line: int | None, reason: str) -> None:
-        super().__init__(reason)
-        self.line = line
-        self.reason = reason
-
-
-PolicyCheck = Callable[[str, Mapping[ToolName, EffectClass]], None]
-"""Takes the policy's text and the plugin's tools with their effects; raises PolicyRejected."""
+PolicyCheck = Callable[[str, Mapping[ToolName, EffectClass]], object]
+"""Takes the policy's text and the plugin's tools with their effects; raises PolicyInvalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class _Stored(Shape):
     files: dict[str, str]
 
 
-def parse_bundle(files: Mapping[str, str], check_policy: PolicyCheck) -> Bundle:
+def parse_bundle(files: Mapping[str, str], check_policy: PolicyCheck = compile_policy) -> Bundle:
     """The bundle of `files`. Raises Refused: `payload-too-large`, `feature-not-available`, or `input-invalid` with
     `file` and `line`."""
     _check_files(files)
@@ -76,7 +68,7 @@ def parse_bundle(files: Mapping[str, str], check_policy: PolicyCheck) -> Bundle:
     if manifest.policy is not None:
         try:
             check_policy(files[manifest.policy], manifest.effects)
-        except PolicyRejected as broken:
+        except PolicyInvalid as broken:
             raise fault_in(manifest.policy, broken.line, broken.reason) from None
     digest = bundle_digest(files)
     return Bundle(
@@ -96,7 +88,10 @@ def load_bundle(blob: bytes, expected: Digest | None = None) -> Bundle:
     digest = bundle_digest(stored.files)
     if digest != stored.digest or digest != (expected or digest):
         raise DigestMismatch
-    manifest = shape_of(Manifest, load_yaml(stored.files[MANIFEST_FILE], MANIFEST_FILE))
+    try:
+        manifest = shape_of(Manifest, load_yaml(stored.files[MANIFEST_FILE], MANIFEST_FILE))
+    except (KeyError, Refused):
+        raise DigestMismatch from None
     return Bundle(manifest=manifest, files=MappingProxyType(stored.files), digest=digest, blob=blob)
 
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.bundles import Bundle, PolicyRejected, parse_bundle
-from workflows.contract.ids import ToolName
-from workflows.contract.job import EffectClass
+from gateway.bundles import Bundle, parse_bundle
 
 MANIFEST = """\
 name: support-refund
@@ -46,14 +44,6 @@ FILES: Mapping[str, str] = {
 }
 
 
-def any_policy(_text: str, _tools: Mapping[ToolName, EffectClass]) -> None:
-    """Takes every policy."""
-
-
-def no_policy(_text: str, _tools: Mapping[ToolName, EffectClass]) -> None:
-    raise PolicyRejected(7, "This names a tool that the plugin does not have.")
-
-
 def sound_bundle(**changed: str) -> Bundle:
     """The bundle with files added or replaced; `_` in a keyword is `.` in the path."""
-    return parse_bundle({**FILES, **{path.replace("_", "."): text for path, text in changed.items()}}, any_policy)
+    return parse_bundle({**FILES, **{path.replace("_", "."): text for path, text in changed.items()}})

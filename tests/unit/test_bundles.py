@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.bundles import MAX_BYTES, MAX_FILES, DigestMismatch, load_bundle, parse_bundle, snapshot_digest
+from gateway.bundles import (
+    MAX_BYTES,
+    MAX_FILES,
+    DigestMismatch,
+    bundle_digest,
+    load_bundle,
+    parse_bundle,
+    snapshot_digest,
+)
 from gateway.strictjson import canonical, digest_of
-from tests.unit.bundle_files import FILES, MANIFEST, any_policy, no_policy, sound_bundle
+from tests.unit.bundle_files import FILES, MANIFEST, sound_bundle
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import Digest, sha256_of
 
@@ -17,7 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def refusal(files: dict[str, str]) -> Refused:
     with pytest.raises(Refused) as caught:
-        parse_bundle(files, any_policy)
+        parse_bundle(files)
     return caught.value
 
 
@@ -34,7 +42,7 @@ def test_the_digest_is_that_of_every_path_and_content() -> None:
     hashes = {path: "sha256:" + sha256(text.encode()).hexdigest() for path, text in FILES.items()}
     assert sound_bundle().digest == "sha256:" + sha256(canonical(hashes)).hexdigest()
     assert sound_bundle(readme_md="x").digest != sound_bundle(readme_md="y").digest
-    assert parse_bundle(dict(reversed(list(FILES.items()))), any_policy) == sound_bundle()
+    assert parse_bundle(dict(reversed(list(FILES.items())))) == sound_bundle()
 
 
 def test_a_stored_bundle_loads_as_it_was() -> None:
@@ -43,13 +51,15 @@ def test_a_stored_bundle_loads_as_it_was() -> None:
     assert load_bundle(bundle.blob, bundle.digest) == bundle
 
 
-def test_a_changed_blob_does_not_load() -> None:
+def test_a_changed_or_unreadable_blob_does_not_load() -> None:
     bundle = sound_bundle()
     for blob in (
         bundle.blob.replace(b"overage", b"OVERAGE"),
         bundle.blob[:-1],
         b"{}",
         canonical({"digest": bundle.digest, "files": {"plugin.yaml": 1}}),
+        canonical({"digest": bundle_digest({}), "files": {}}),
+        canonical({"digest": bundle_digest({"plugin.yaml": "a: 1"}), "files": {"plugin.yaml": "a: 1"}}),
     ):
         assert blob != bundle.blob
         with pytest.raises(DigestMismatch):
@@ -70,7 +80,7 @@ def test_a_snapshot_is_the_pair_of_plugin_and_deployment() -> None:
 def test_the_examples_are_sound(example: str) -> None:
     folder = EXAMPLES / example
     paths = [path for path in folder.rglob("*") if path.suffix in (".yaml", ".md", ".cedar")]
-    bundle = parse_bundle({path.relative_to(folder).as_posix(): path.read_text() for path in paths}, any_policy)
+    bundle = parse_bundle({path.relative_to(folder).as_posix(): path.read_text() for path in paths})
     assert load_bundle(bundle.blob) == bundle
 
 
@@ -100,14 +110,16 @@ def test_a_bundle_without_a_manifest_is_refused() -> None:
 
 
 def test_a_policy_fault_names_the_policys_line() -> None:
-    with pytest.raises(Refused, match=r"policy.cedar:7: This names a tool") as caught:
-        parse_bundle(FILES, no_policy)
-    assert dict(caught.value.extras) == {"file": "policy.cedar", "line": 7}
+    policy = 'permit (principal, action, resource);\npermit (principal, action, resource == Tool::"SECRET");\n'
+    refused = refusal({**FILES, "policy.cedar": policy})
+    assert refused.detail.startswith("policy.cedar:2: ")
+    assert dict(refused.extras) == {"file": "policy.cedar", "line": 2}
+    assert "SECRET" not in refused.detail
 
 
 def test_without_a_policy_none_is_checked() -> None:
     manifest = MANIFEST.replace("policy: policy.cedar\n", "")
-    assert parse_bundle({**FILES, "plugin.yaml": manifest}, no_policy).manifest.policy is None
+    assert parse_bundle({**FILES, "plugin.yaml": manifest, "policy.cedar": "("}).manifest.policy is None
 
 
 @pytest.mark.parametrize(
@@ -187,7 +199,7 @@ def test_a_path_that_could_lead_elsewhere_is_refused(path: str) -> None:
 )
 def test_an_ordinary_path_is_taken(path: str) -> None:
     manifest = MANIFEST.replace("path: /refunds}\n    approval", f"path: '{path}'}}\n    approval")
-    assert parse_bundle({**FILES, "plugin.yaml": manifest}, any_policy)
+    assert parse_bundle({**FILES, "plugin.yaml": manifest})
 
 
 def test_a_tool_has_exactly_one_kind() -> None:
@@ -222,7 +234,7 @@ def test_what_this_release_does_not_run_is_refused_by_name(old: str, new: str, n
 
 def test_absent_fields_have_their_documented_meaning() -> None:
     manifest = 'name: p\nversion: "1"\ndescription: d\ninstructions: instructions.md\nskills:\nlimits: null\n'
-    bundle = parse_bundle({"plugin.yaml": manifest, "instructions.md": ""}, any_policy)
+    bundle = parse_bundle({"plugin.yaml": manifest, "instructions.md": ""})
     parsed = bundle.manifest
     assert (parsed.skills, parsed.services, parsed.tools, parsed.policy) == ((), (), (), None)
     assert (parsed.offload, parsed.input_schema, parsed.output_schema) == ("allowed", None, None)
