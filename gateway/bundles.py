@@ -49,9 +49,6 @@ class Bundle:
     digest: Digest
     blob: bytes
 
-    def text_of(self, path: str) -> str | None:
-        return self.files.get(path)
-
 
 class _Stored(Shape):
     digest: str
