@@ -1,0 +1,154 @@
+"""`jobgate`: the command line. It assembles the commands, turns what goes wrong into one exit code, and leaves.
+
+0 done, 1 refused or failed, 2 usage, 3 unreachable. The process ends by `os._exit` after flushing: a process that
+loaded the SDK can abort while the interpreter shuts down (design.md section 7). A crash is one line.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import NoReturn
+
+import typer
+
+from gateway.cli import approvals, demo, jobs, operators, processes, watching
+from gateway.cli.client import Rejected, Unreachable
+from gateway.cli.options import examples
+from gateway.cli.render import Voice, shown
+from gateway.settings import SettingsInvalid
+from workflows.contract.errors import JobgateError
+
+DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
+RUN, APPS, APPROVERS, OPERATORS = "Run Jobgate", "Jobs", "Decisions", "Plugins and gates"
+GATE_OPENER = 'jobgate promote support-refund 1.0.0 --to live --break-glass "first run"'
+
+app = typer.Typer(
+    name="jobgate",
+    help="Agent jobs that outlive an HTTP request: receipts, gates, decisions, effects.\n\n"
+    "New here? `jobgate demo` shows the whole story in under a minute; `jobgate dev` starts a stack to work with.\n\n"
+    "Commands find the API by JOBGATE_URL, else by the data folder of a running `jobgate dev`; they call as the "
+    "principal of JOBGATE_TOKEN, else, in development, as the seeded principal that fits the command.\n\n"
+    "Exit codes: 0 done, 1 refused or failed, 2 usage, 3 unreachable.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+plugin_app = typer.Typer(no_args_is_help=True, help="Publish plugin versions and list them.")
+release_app = typer.Typer(no_args_is_help=True, help="Say which version is current.")
+
+
+def _add(to: typer.Typer, name: str, panel: str | None, command: Callable[..., int], *lines: str) -> None:
+    paragraphs = [" ".join(part.split()) for part in (command.__doc__ or "").split("\n\n")]
+    to.command(name, help="\n\n".join(paragraphs), rich_help_panel=panel, epilog=examples(*lines))(command)
+
+
+_add(app, "demo", RUN, demo.demo, "jobgate demo", "jobgate demo --keep")
+_add(app, "dev", RUN, processes.dev, "jobgate dev", "jobgate dev --data /tmp/try --api-port 0")
+_add(app, "api", RUN, processes.api, "jobgate api", "jobgate api --data /tmp/try")
+_add(app, "worker", RUN, processes.worker, "jobgate worker", "jobgate worker --lane default")
+_add(app, "setup", RUN, processes.setup, "TEMPORAL_ADDRESS=temporal:7233 jobgate setup")
+_add(
+    app,
+    "token",
+    RUN,
+    processes.token,
+    'export JOBGATE_TOKEN="$(jobgate token operator)"',
+    "jobgate token approver --group finance --ttl 600",
+)
+_add(
+    app,
+    "submit",
+    APPS,
+    jobs.submit,
+    'jobgate submit support-refund --input \'{"invoice": "inv_17"}\' --wait',
+    "jobgate submit support-refund --key ticket-17 --input @input.json --timeout 3600",
+)
+_add(app, "show", APPS, jobs.show, "jobgate show ticket-17", "jobgate show ticket-17 --events")
+_add(app, "watch", APPS, watching.watch, "jobgate watch ticket-17", "jobgate watch ticket-17 --json")
+_add(app, "list", APPS, jobs.list_jobs, "jobgate list", "jobgate list --status waiting_for_human")
+_add(app, "cancel", APPS, jobs.cancel, "jobgate cancel ticket-17")
+_add(app, "requests", APPROVERS, approvals.requests, "jobgate requests")
+_add(
+    app,
+    "decide",
+    APPROVERS,
+    approvals.decide,
+    "jobgate decide ticket-17 r1-4fa0c2 approve",
+    'jobgate decide ticket-17 r1-4fa0c2 reject --reason "customer withdrew"',
+    "jobgate decide ticket-18 r1-77ab01 answer --answer billing",
+)
+_add(plugin_app, "publish", None, operators.publish, "jobgate plugin publish examples/support_refund")
+_add(plugin_app, "versions", None, operators.versions, "jobgate plugin versions support-refund")
+app.add_typer(plugin_app, name="plugin", rich_help_panel=OPERATORS)
+_add(app, "deploy", OPERATORS, operators.deploy, "jobgate deploy examples/support_refund/deployment.yaml")
+_add(release_app, "set", None, operators.release_set, "jobgate release set support-refund 1.0.0")
+app.add_typer(release_app, name="release", rich_help_panel=OPERATORS)
+_add(app, "promote", OPERATORS, operators.promote, GATE_OPENER)
+
+
+def main() -> NoReturn:
+    """The console script. Never returns."""
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or FAILED
+    os._exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command; the exit code. Everything is said by then."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    voice = Voice(json_output="--json" in arguments)
+    try:
+        return _run(arguments, voice)
+    except BrokenPipeError:
+        # Whoever read has had enough.
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a crash is one line
+        with suppress(OSError):
+            voice.note(f"jobgate crashed: {_crash(error)}")
+        return FAILED
+
+
+def _run(arguments: Sequence[str], voice: Voice) -> int:
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(list(arguments), prog_name="jobgate", standalone_mode=False)
+    except typer.TyperException as error:
+        _usage(error, voice)
+        return error.exit_code
+    except Rejected as refusal:
+        voice.problem(refusal)
+        return FAILED
+    except Unreachable as error:
+        voice.unreachable(error)
+        return UNREACHABLE
+    except SettingsInvalid as error:
+        voice.note(error.detail)
+        return USAGE
+    except JobgateError as error:
+        voice.note(error.detail)
+        return FAILED
+    return code if isinstance(code, int) else DONE
+
+
+def _usage(error: typer.TyperException, voice: Voice) -> None:
+    where = getattr(getattr(error, "ctx", None), "command_path", "jobgate")
+    if text := shown(error.format_message()).strip():
+        voice.note(f"{text}\nTry `{where} --help`.")
+
+
+def _crash(error: Exception) -> str:
+    """Kind and place, and never the text of the error, which may hold anything."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    place = f" at {os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}" if at is not None else ""
+    return f"{type(error).__name__}{place}; please report this"

@@ -1,0 +1,5 @@
+"""`python -m gateway.cli` is `jobgate`."""
+
+from gateway.cli import main
+
+main()

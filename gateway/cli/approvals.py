@@ -1,0 +1,121 @@
+"""What approvers do: see what waits for a person, and decide exactly what was shown.
+
+`decide` fetches the request, shows the tool and its arguments in full, and sends the digest of what it showed: if the
+action is another one by then, the API refuses.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import typer
+
+from gateway.cli import render
+from gateway.cli.client import Json, job_path, segment
+from gateway.cli.options import DataDir, JobArgument, JsonOutput, Verbose, enter
+from gateway.cli.render import Voice
+
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="GROUP", help="Development token only: groups of the approver, default: as asked."),
+]
+
+
+def requests(data: DataDir = None, json_output: JsonOutput = False, verbose: Verbose = False) -> int:
+    """List what waits for a person: approvals, questions, and effects whose outcome is not known."""
+    voice, gateway = enter("approver", data, json_output, verbose)
+    reply = gateway.get("/v1/requests", {"state": "pending"})
+    voice.document(reply.text)
+    waiting: list[Json] = reply.json["data"]
+    if not waiting:
+        voice.say("Nothing waits for a person.")
+        return 0
+    voice.rows(
+        ("JOB", "REQUEST", "KIND", "EXPIRES", "TITLE"),
+        [
+            (each["job_id"], each["request_id"], each["kind"], str(each.get("expires_at"))[:19] + "Z", each["title"])
+            for each in waiting
+        ],
+    )
+    return 0
+
+
+def decide(
+    job: JobArgument,
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="The request id, as in r1-4fa0c2.")],
+    verdict: Annotated[
+        Literal["approve", "reject", "answer", "settle"], typer.Argument(metavar="approve|reject|answer|settle")
+    ],
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; with reject the model is told.")] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            "--answer",
+            metavar="JSON|TEXT",
+            help="For answer: JSON, else taken as text. For settle: happened, did_not_happen or stop.",
+        ),
+    ] = None,
+    digest: Annotated[
+        str | None, typer.Option("--digest", help="The action digest that was shown elsewhere; default: shown here.")
+    ] = None,
+    group: Groups = None,
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+    verbose: Verbose = False,
+) -> int:
+    """Decide a request: show what is to be decided and decide that, nothing else."""
+    if verdict in ("answer", "settle") and answer is None:
+        raise typer.BadParameter(f"{verdict} needs --answer", param_hint="--answer")
+    voice, gateway = enter("approver", data, json_output, verbose, group or ())
+    path = f"{job_path(job)}/requests/{segment(request)}"
+    asked = gateway.get(path).json
+    show_request(voice, asked)
+    if gateway.signs_itself and not group:
+        gateway.join(_groups(asked))
+    reply = gateway.post(
+        f"{path}/decision",
+        {
+            "decision": verdict,
+            "action_digest": digest if digest is not None else asked["action_digest"],
+            "answer": _answer(answer),
+            "reason": reason,
+        },
+    )
+    voice.document(reply.text)
+    if reply.status == 202:
+        voice.say("Recorded; no worker has confirmed it yet. The job goes on when one runs.", "yellow")
+    else:
+        _verdict(voice, reply.json)
+    return 0
+
+
+def show_request(voice: Voice, asked: Json) -> None:
+    """Everything the digest covers, and who may decide until when."""
+    voice.say(f"{asked['kind']} {asked['request_id']}: {asked['title']}", "bold yellow")
+    voice.say(f"  tool     {asked['tool']}")
+    voice.say("  args")
+    voice.say(render.pretty(asked["args"], "    "))
+    voice.say(f"  digest   {asked['action_digest']}")
+    voice.say(f"  expires  {asked['expires_at']}")
+    if groups := _groups(asked):
+        voice.say(f"  groups   {', '.join(groups)}")
+
+
+def _groups(asked: Json) -> Sequence[str]:
+    policy: Any = asked.get("policy") or {}
+    return [str(group) for group in policy.get("groups") or ()]
+
+
+def _verdict(voice: Voice, recorded: Json) -> None:
+    by: Any = recorded.get("decided_by") or ()
+    people = by if isinstance(by, str) else ", ".join(str(person) for person in by)
+    voice.say(f"{recorded.get('request_id', '')}  {recorded.get('state', 'decided')} by {people or 'you'}", "bold")
+
+
+def _answer(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,5 @@
+"""`jobgate demo` placeholder."""
+
+
+def demo() -> int:
+    return 0

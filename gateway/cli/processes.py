@@ -1,0 +1,136 @@
+"""The commands that run Jobgate rather than call it: the dev stack, its pieces, the set-up, and development tokens.
+
+`api` and `worker` become their process (same pid): killing what `jobgate api` started kills the API. On the folder of
+a running dev stack they join that stack, whatever `TEMPORAL_*` says.
+"""
+
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from gateway.cli.options import DataDir, JsonOutput
+from gateway.cli.render import Voice
+from gateway.settings import load_settings, read_dev_file
+
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")]
+
+
+def dev(
+    api_port: Port = 8080,
+    temporal_port: Port = 7233,
+    ui_port: Port = 8233,
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+) -> int:
+    """Run Temporal, a worker and the API on one folder until Ctrl-C; everything in it is kept.
+
+    When all serve it writes DIR/dev.json, which is how the other commands find it, and says what to do next.
+    A worker or API that dies is reported; `jobgate worker` or `jobgate api` puts another in its place.
+    """
+    from gateway.dev import run_dev
+
+    return run_dev(data or Path(".jobgate"), api_port, temporal_port, ui_port, json_output)
+
+
+def api(
+    host: Annotated[str | None, typer.Option("--host", help="Where to listen; default: JOBGATE_API_HOST.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Default: JOBGATE_API_PORT.")] = None,
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+) -> int:
+    """Run one API process; on the folder of a running dev stack, on that stack's port.
+
+    Its log is JSON lines, with or without --json.
+    """
+    del json_output
+    _become("gateway.api", data, JOBGATE_API_HOST=host, JOBGATE_API_PORT=None if port is None else str(port))
+
+
+def worker(
+    lane: Annotated[str | None, typer.Option("--lane", metavar="NAME", help="The lane it serves.")] = None,
+    set_current: Annotated[
+        bool, typer.Option("--set-current", help="Make its build the deployment's current one once it polls.")
+    ] = False,
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+) -> int:
+    """Run one worker process. SIGTERM lets running steps finish.
+
+    Its log is JSON lines, with or without --json.
+    """
+    del json_output
+    _become("activities.worker", data, *(["--set-current"] if set_current else []), JOBGATE_LANE=lane)
+
+
+def setup(data: DataDir = None, json_output: JsonOutput = False) -> int:
+    """Prepare a Temporal namespace and the ledger: search attributes, schema. Safe to repeat."""
+    import asyncio
+
+    from gateway.setup import setup as prepare
+
+    voice = Voice(json_output)
+    done: list[str] = []
+
+    def say(line: str) -> None:
+        done.append(line)
+        voice.say(line)
+
+    asyncio.run(prepare(load_settings(data=data), say))
+    voice.document(json.dumps({"done": done}))
+    return 0
+
+
+def token(
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="As seeded: app, operator or approver.")],
+    workspace: Annotated[str, typer.Option("--workspace", help="The workspace it is for.")] = "demo",
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="May be repeated; default: every scope, grants decide.")
+    ] = None,
+    group: Annotated[list[str] | None, typer.Option("--group", help="May be repeated.")] = None,
+    ttl: Annotated[int, typer.Option("--ttl", min=1, metavar="SECONDS", help="How long it is valid.")] = 3600,
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+) -> int:
+    """Print a development token, signed with the data folder's own key; worthless anywhere else."""
+    from gateway.tokens import DevelopmentKey
+    from workflows.contract.ids import PRINCIPAL, WORKSPACE, PrincipalId, Workspace
+
+    if not PRINCIPAL.fullmatch(principal):
+        raise typer.BadParameter("a principal is 1 to 120 of A-Z a-z 0-9 . _ : @ / + -", param_hint="PRINCIPAL")
+    if not WORKSPACE.fullmatch(workspace):
+        raise typer.BadParameter("a workspace is 1 to 40 of a-z 0-9 -", param_hint="--workspace")
+    settings = load_settings(data=data)
+    minted = DevelopmentKey.load(settings.data).mint(
+        PrincipalId(principal),
+        Workspace(workspace),
+        scopes=scope or None,
+        groups=group or (),
+        ttl=timedelta(seconds=ttl),
+        issuer=settings.issuer,
+        audience=settings.audience,
+    )
+    voice = Voice(json_output)
+    voice.say(minted)
+    voice.document(json.dumps({"token": minted}))
+    return 0
+
+
+def _become(module: str, data: Path | None, *arguments: str, **environment: str | None) -> NoReturn:
+    """Replaces this process by `python -m module`; settings that can not be used are said before."""
+    folder = load_settings(data=data).data
+    os.environ["JOBGATE_DATA"] = str(folder)
+    os.environ.update({name: value for name, value in environment.items() if value is not None})
+    if (running := read_dev_file(folder)) is not None:
+        for name in [name for name in os.environ if name.startswith("TEMPORAL_")]:
+            del os.environ[name]
+        os.environ |= {"TEMPORAL_CONFIG_FILE": os.devnull, "TEMPORAL_ADDRESS": running.temporal_address}
+    load_settings()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # -P: a folder `gateway` where somebody happens to stand is not ours.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments])

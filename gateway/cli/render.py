@@ -1,0 +1,215 @@
+"""What a person sees of an answer: plain complete lines when piped, colour on a terminal, problems with a next step.
+
+It owns wording and layout only. Whatever came from outside is shown with its control, bidi and invisible characters
+spelled out, so that no text can pretend to be something else. JSON goes out byte for byte as it came in.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.client import Json, Rejected, Reply, Unreachable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STATUS_STYLES: Mapping[str, str] = MappingProxyType(
+    {"succeeded": "bold green", "failed": "bold red", "canceled": "bold red", "waiting_for_human": "bold yellow"}
+)
+_EVENT_STYLES = (("job.succeeded", "bold green"), ("job.failed", "bold red"), ("job.canceled", "bold red"))
+_FAMILY_STYLES = (("request.", "yellow"), ("tool.", "cyan"), ("step.", "dim"), ("job.", "bold"))
+
+GATE = 'An operator opens the gate: jobgate promote PLUGIN VERSION --to live --break-glass "WHY".'
+NEXT: Mapping[str, str] = MappingProxyType(
+    {
+        "unauthenticated": 'Set JOBGATE_TOKEN; in development: export JOBGATE_TOKEN="$(jobgate token PRINCIPAL)".',
+        "not-permitted": "Use a token of somebody who may, or ask an operator for the grant.",
+        "not-found": "Check the name; `jobgate list` shows the jobs of this workspace.",
+        "plugin-unknown": "Publish it first: jobgate plugin publish DIR.",
+        "phase_blocked_noop": GATE,
+        "awaiting_promotion": GATE,
+        "release_missing": "An operator releases a version: jobgate release set PLUGIN VERSION.",
+        "deployment_missing": "An operator deploys it: jobgate deploy deployment.yaml.",
+        "idempotency-key-reused": "Choose another --key, or send the first content again for its receipt.",
+        "admission-unknown": "Ask again with the same key: it answers with the one job there is.",
+        "not-an-approver": "A member of the request's groups decides; in development: add --group GROUP.",
+        "self-approval": "Somebody else than the job's principal and initiator decides.",
+        "action-digest-mismatch": "Leave --digest out: `decide` then shows the present action and decides that.",
+        "version-exists": "Raise `version` in plugin.yaml: a published version never changes.",
+        "release-conflict": "Look at what is current, then repeat with --expect VERSION.",
+        "job-expired": "Its record has passed the retention; the receipt is all that is left.",
+    }
+)
+
+
+def shown(text: str) -> str:
+    """`text` with every character that is not visible as itself spelled `\\uXXXX`; line feeds stay."""
+    return "".join(char if char.isprintable() or char == "\n" else f"\\u{ord(char):04x}" for char in text)
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Standard output for answers, standard error for everything else. With `--json` only JSON reaches the former."""
+
+    json_output: bool = False
+    verbose: bool = False
+
+    @property
+    def lively(self) -> bool:
+        """Whether a person watches standard output."""
+        return not self.json_output and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+    @cached_property
+    def console(self) -> "Console":
+        from rich.console import Console
+
+        return Console(soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+    def say(self, text: str = "", style: str = "") -> None:
+        if self.json_output:
+            return
+        if self.lively:
+            self.console.print(shown(text), style=style or None)
+        else:
+            sys.stdout.write(shown(text) + "\n")
+            sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        sys.stderr.write(shown(text) + "\n")
+        sys.stderr.flush()
+
+    def detail(self, text: str) -> None:
+        if self.verbose:
+            self.note(text)
+
+    def document(self, text: str) -> None:
+        """One JSON text on a line of its own; always UTF-8, and nothing where `--json` was not asked."""
+        if self.json_output and text:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text.rstrip("\n").encode() + b"\n")
+            sys.stdout.buffer.flush()
+
+    def event(self, event: Json) -> None:
+        self.document(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+
+    def rows(self, head: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> None:
+        """Columns as wide as their widest entry; the last one is never padded or cut."""
+        table = [head, *lines]
+        widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+        for index, row in enumerate(table):
+            padded = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+            self.say("  ".join(padded).rstrip(), "dim" if index == 0 else "")
+
+    def problem(self, rejected: Rejected) -> None:
+        """Title, detail, and what to do next, on standard error; the document itself with `--json`."""
+        document = rejected.reply.json
+        if "code" in document:
+            self.document(rejected.reply.text)
+        title = document.get("title") or f"The server answered {rejected.reply.status}"
+        self.note(f"{title} ({rejected.code or 'no problem document'})")
+        said = [str(document[name]) for name in ("detail", "not_yet") if document.get(name)]
+        for line in dict.fromkeys(said):
+            self.note(f"  {line}")
+        for name in ("missing", "file", "line"):
+            if document.get(name):
+                self.note(f"  {name}: {_inline(document[name])}")
+        facts = [f"{name} {document[name]}" for name in ("eligibility", "blocker", "executed") if document.get(name)]
+        if facts:
+            self.note(f"  {', '.join(facts)}")
+        if advice := _advice(document):
+            self.note(f"  Next: {advice}")
+
+    def unreachable(self, error: Unreachable) -> None:
+        self.note(f"Jobgate can not be reached: {error}")
+        self.note("  Next: start `jobgate dev`, name its folder with --data, or set JOBGATE_URL.")
+
+
+def _advice(document: Json) -> str | None:
+    for name in ("blocker", "code"):
+        if (advice := NEXT.get(str(document.get(name)))) is not None:
+            return advice
+    if document.get("retryable"):
+        wait = document.get("retry_after_s")
+        return f"Try again{f' in {wait} s' if wait else ''}; the same request is safe to repeat."
+    return None
+
+
+def event_style(type_: str) -> str:
+    exact = dict(_EVENT_STYLES).get(type_)
+    return exact or next((style for family, style in _FAMILY_STYLES if type_.startswith(family)), "")
+
+
+def event_line(event: Json) -> str:
+    """`12:03:04  tool.started      Reading invoice inv_17`, the time in UTC."""
+    return f"{str(event.get('at', ''))[11:19]}  {event.get('type', ''):<17} {event.get('message', '')}"
+
+
+def pretty(value: Any, indent: str = "  ") -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return "\n".join(indent + line for line in text.splitlines())
+
+
+def member(document: Json, name: str) -> Json:
+    """A member that is an object or null."""
+    return document.get(name) or {}
+
+
+def _inline(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def receipt(voice: Voice, reply: Reply) -> None:
+    taken = reply.json
+    again = " (replayed: this key was accepted before)" if reply.headers.get("Idempotent-Replayed") else ""
+    plugin = taken["plugin"]
+    voice.say(f"{taken['job_id']}  accepted{again}", "bold")
+    facts = [taken["mode"], taken["eligibility"], taken.get("blocker"), f"executed {taken['executed']}"]
+    voice.say(f"  plugin    {plugin['name']} {plugin['version']}  {plugin['digest'][:19]}…")
+    voice.say(f"  gate      {', '.join(fact for fact in facts if fact)}")
+    voice.say(f"  deadline  {taken['deadline']}")
+
+
+def view(voice: Voice, job: Json) -> None:
+    plugin, usage, last = job["plugin"], job["usage"], job["last_event"]
+    voice.say(f"{job['job_id']}  {job['status']}", STATUS_STYLES.get(job["status"], "bold"))
+    facts = [job["mode"], job["eligibility"], job.get("blocker"), f"executed {job['executed']}"]
+    lines: dict[str, Any] = {
+        "plugin": f"{plugin['name']} {plugin['version']}",
+        "gate": ", ".join(fact for fact in facts if fact),
+        "last": f"{last['at']}  {last['type']}  {last['message']}",
+        "usage": f"{usage['steps']} steps, {usage['input_tokens']} + {usage['output_tokens']} tokens, "
+        f"{usage['cost_usd']} USD",
+        "accepted": job["accepted_at"],
+        "started": job.get("started_at"),
+        "canceled": job.get("cancel_requested_at") and f"requested {job['cancel_requested_at']}",
+        "finished": job.get("finished_at"),
+        "deadline": f"{job['deadline']}{'  overdue' if job['overdue'] else ''}",
+        "as of": f"{job['as_of']} ({job['source']})",
+        "next": member(job, "next_action").get("message"),
+    }
+    for name, value in lines.items():
+        if value:
+            voice.say(f"  {name:<9} {value}")
+    for request in job["pending"]:
+        pending(voice, job["job_id"], request)
+    outcome(voice, job)
+
+
+def outcome(voice: Voice, job: Json) -> None:
+    """How an ended job ended."""
+    if job.get("failure"):
+        voice.say(f"  failure   {job['failure']['code']}: {job['failure']['message']}", "red")
+    if job.get("result") is not None:
+        voice.say("  result")
+        voice.say(pretty(job["result"], "    "))
+
+
+def pending(voice: Voice, job: str, request: Json) -> None:
+    voice.say(f"  {request['kind']} {request['request_id']}: {request['title']}", "yellow")
+    verb = {"approval": "approve|reject", "question": "answer --answer TEXT", "reconciliation": "settle --answer HOW"}
+    voice.say(f"    jobgate decide {job} {request['request_id']} {verb.get(request['kind'], 'approve|reject')}")
