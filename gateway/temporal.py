@@ -114,9 +114,7 @@ class Engine:
 
     # ---- changes
 
-    async def start(
-        self, start_input: bytes, start: JobStart, *, request_clock_s: float
-    ) -> Literal["created", "exists"]:
+    async def start(self, start_input: bytes, start: JobStart) -> Literal["created", "exists"]:
         """Start the job once. `exists`: some execution has or had this id; compare fingerprints before believing it.
 
         Raises StartRefused (it surely does not exist) or Refused(ENGINE_UNAVAILABLE) (it may).
@@ -142,7 +140,6 @@ class Engine:
                     ]
                 ),
                 static_summary=f"{start.job_id} · {start.plugin.name} {start.plugin.version}"[:200],
-                rpc_timeout=timedelta(seconds=request_clock_s),
             )
         except WorkflowAlreadyStartedError:
             return "exists"

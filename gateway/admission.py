@@ -1,0 +1,204 @@
+"""Admission: from a body and a key to a receipt. Accepted means kept; one key, one job, for ever.
+
+The order is the protocol (design.md section 5 and 6): parse, fingerprint, receipt look-up (found: replay or 422, and
+nothing else is evaluated), resolve and judge, reserve, start, answer, accept. No model or tool is reachable from here.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from gateway.authority import Caller
+from gateway.jobrequest import JobRequest, fingerprint, read_job_request
+from gateway.judging import Judge, look
+from gateway.ledger.engine import Ledger
+from gateway.ledger.receipts import (
+    NewReceipt,
+    ReceiptRow,
+    accept,
+    find_receipt,
+    mark_refused,
+    reserve,
+    reserve_anew,
+)
+from gateway.metrics import Metrics
+from gateway.telemetry import log
+from gateway.temporal import Engine, StartRefused
+from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.ids import Digest, JobId
+from workflows.contract.job import JobStart
+
+RESERVATION_S = 600
+"""How long a reservation that is not accepted may still start its job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """`receipt` is the exact body of every answer for this key; `created` tells 202 from a replay's 200."""
+
+    job_id: JobId
+    receipt: bytes
+    created: bool
+
+
+class Admission:
+    def __init__(
+        self,
+        ledger: Ledger,
+        judge: Judge,
+        engine: Engine,
+        metrics: Metrics,
+    ) -> None:
+        self._ledger = ledger
+        self._judge = judge
+        self._engine = engine
+        self._metrics = metrics
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def admit(self, caller: Caller, key: JobId, body: bytes, until: float) -> Admitted:
+        """Admit one job by the request clock's end `until` (event loop time). Raises Refused, and then says whether
+        anything may have started: 504 nothing did, 503 `admission-unknown` it may and the same key resolves it."""
+        asked = read_job_request(body)
+        print_ = fingerprint(caller.principal, asked)
+        sent = asyncio.Event()
+        try:
+            async with asyncio.timeout_at(until):
+                return await self._admit(caller, key, asked, print_, sent)
+        except TimeoutError:
+            if sent.is_set():
+                raise unknown() from None
+            raise Refused(
+                ProblemCode.HTTP_DEADLINE_EXCEEDED,
+                "The request clock ran out before the job was started: nothing started. Send the same key again.",
+            ) from None
+
+    async def close(self) -> None:
+        """Let acceptances that follow their answers reach the ledger."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=3)
+
+    async def _admit(
+        self, caller: Caller, key: JobId, asked: JobRequest, print_: Digest, sent: asyncio.Event
+    ) -> Admitted:
+        known = await self._ledger.read(partial(look, caller, key, asked))
+        if known.row is not None and not (known.row.refused_at and not known.row.accepted):
+            return await self._replay(known.row, print_, sent)
+        if known.row is not None and known.row.fingerprint != print_:
+            raise reused()
+        new, start = await self._judge.judge(caller, key, asked, print_, known)
+        if known.row is not None:
+            row = await self._reserve_refused(new)
+            return await self._replay(row, print_, sent)
+        reservation = await self._ledger.write_grouped(partial(reserve, new=new), key=f"{caller.workspace}.{key}")
+        if not reservation.created:
+            return await self._replay(reservation.row, print_, sent)
+        return await self._start(reservation.row, start, sent)
+
+    # ---- a key that is known
+
+    async def _replay(self, row: ReceiptRow, print_: Digest, sent: asyncio.Event) -> Admitted:
+        """The first receipt again, byte for byte; where the first call died, bring its start to an end first."""
+        if row.fingerprint != print_:
+            self._metrics.admissions.add(1, {"outcome": "reused"})
+            raise reused()
+        if row.accepted:
+            self._metrics.admissions.add(1, {"outcome": "replayed"})
+            return Admitted(row.job_id, row.receipt, created=False)
+        if datetime.now(UTC) - row.reserved_at <= timedelta(seconds=RESERVATION_S):
+            return await self._start(row, JobStart.model_validate_json(row.start_input), sent)
+        if await self._engine.describe(row.workspace, row.job_id) is None:
+            raise Refused(
+                ProblemCode.ADMISSION_EXPIRED,
+                "This key was reserved, but its job never started, and the reservation expired. Use a new key.",
+            )
+        self._accept(row)
+        return Admitted(row.job_id, row.receipt, created=False)
+
+    async def _reserve_refused(self, new: NewReceipt) -> ReceiptRow:
+        """A key whose start the engine refused may be reserved anew, once the engine surely holds no such job."""
+        if await self._engine.holds(new.workspace, new.job_id):
+            raise unknown()
+        row = await self._ledger.write(partial(reserve_anew, new=new))
+        if row is not None:
+            return row
+        row = await self._ledger.read(lambda conn: find_receipt(conn, new.workspace, new.job_id))
+        assert row is not None, "rows are never deleted"
+        return row
+
+    # ---- start and accept
+
+    async def _start(self, row: ReceiptRow, start: JobStart, sent: asyncio.Event) -> Admitted:
+        sent.set()
+        try:
+            outcome = await self._engine.start(row.start_input, start)
+        except StartRefused:
+            await self._ledger.write_grouped(
+                lambda conn: mark_refused(conn, row.workspace, row.job_id, datetime.now(UTC)), key=_lock(row)
+            )
+            self._metrics.admissions.add(1, {"outcome": "refused"})
+            raise Refused(
+                ProblemCode.ENGINE_UNAVAILABLE,
+                "The workflow engine refused the job: nothing started. An operator must run `jobgate setup`.",
+                retry_after_s=5,
+            ) from None
+        except Refused:
+            raise unknown() from None
+        if outcome == "exists":
+            await self._is_ours(row)
+        self._accept(row)
+        self._metrics.admissions.add(1, {"outcome": "accepted" if outcome == "created" else "replayed"})
+        return Admitted(row.job_id, row.receipt, created=outcome == "created")
+
+    async def _is_ours(self, row: ReceiptRow) -> None:
+        """An execution holds this id: it is this job only if it carries this fingerprint."""
+        found = await self._engine.describe(row.workspace, row.job_id)
+        if found is not None and found.memo.fingerprint == row.fingerprint:
+            return
+        if found is None and not await self._engine.holds(row.workspace, row.job_id):
+            raise unknown()
+        log.error("admission.key_taken_outside", job=row.job_id, workspace=row.workspace)
+        self._metrics.keys_taken_outside.add(1)
+        raise Refused(
+            ProblemCode.KEY_TAKEN_OUTSIDE, "A workflow that Jobgate did not start holds this key. Use a new key."
+        )
+
+    def _accept(self, row: ReceiptRow) -> None:
+        """Record that the engine knows the job. May follow the answer: every later reader converges."""
+        self._later(
+            self._ledger.write_grouped(
+                lambda conn: accept(conn, row.workspace, row.job_id, datetime.now(UTC)), key=_lock(row)
+            )
+        )
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+        async def quietly() -> None:
+            try:
+                await work
+            except Refused as refused:
+                log.warning("admission.accept_postponed", code=refused.code)
+
+        task = asyncio.create_task(quietly())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _lock(row: ReceiptRow) -> str:
+    return f"{row.workspace}.{row.job_id}"
+
+
+def reused() -> Refused:
+    return Refused(
+        ProblemCode.IDEMPOTENCY_KEY_REUSED,
+        "This Idempotency-Key was used with other content. Nothing was changed; use a new key for a new job.",
+    )
+
+
+def unknown() -> Refused:
+    return Refused(
+        ProblemCode.ADMISSION_UNKNOWN,
+        "It is not yet known whether the job started. Send the same request with the same key again.",
+        retry_after_s=1,
+    )
