@@ -4,15 +4,16 @@ The door (`gateway/reading.py`) implements it over Temporal, ledger and blobs; p
 here changes anything, and none needs a worker except `query`, which says so by returning None.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from workflows.contract.ids import BlobRef, JobId, PluginName, PrincipalId, RequestId, Workspace
+from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, PrincipalId, RequestId, Workspace
 from workflows.contract.job import DecisionVerb, EndRecord, Initiator, MemoStart, Mode, Progress
 from workflows.contract.steps import ViewOutput
 
+ReadAction = Literal["jobs:read", "jobs:decide"]
 Ending = Literal["completed", "failed", "canceled", "terminated", "timed_out"]
 
 
@@ -58,31 +59,72 @@ class ReceiptFacts:
     deadline: datetime
 
 
+class Viewer(Protocol):
+    """Who asks, as a verified credential says."""
+
+    @property
+    def principal(self) -> PrincipalId: ...
+    @property
+    def workspace(self) -> Workspace: ...
+    @property
+    def scopes(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """For each reading action, the plugins that scope and grants open to a viewer; None = every plugin."""
+
+    plugins: Mapping[ReadAction, frozenset[PluginName] | None]
+
+    def allows(self, action: ReadAction, plugin: PluginName) -> bool:
+        opened = self.plugins.get(action, frozenset())
+        return opened is None or plugin in opened
+
+    def nothing(self, action: ReadAction) -> bool:
+        """Whether the viewer may do this nowhere."""
+        return self.plugins.get(action, frozenset()) == frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class VoteFacts:
+    principal: PrincipalId
+    decision: DecisionVerb
+    at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionFacts:
-    """The decision that stands for a request, and the votes that led to it."""
+    """What the ledger holds of a request: the verdict that stands, if one does, and the votes so far."""
 
     request_id: RequestId
     verdict: DecisionVerb | Literal["expired", "voided"] | None
+    action_digest: Digest | None
     decided_by: tuple[PrincipalId, ...]
     decided_at: datetime | None
-    votes: int
+    votes: tuple[VoteFacts, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """One ledger read of one job: its receipt (None: no such job here) and the first stop's time."""
+    """One ledger read of one job: its receipt (None: no such job here), the first stop's time, the viewer's access."""
 
     receipt: ReceiptFacts | None
     stop_at: datetime | None
+    access: Access
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A page of receipts, newest first; `more` tells whether older ones follow."""
+    """A page of receipts with their first stops, newest first; `more` tells whether older ones follow."""
 
-    receipts: tuple[ReceiptFacts, ...]
+    jobs: tuple[LedgerFacts, ...]
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    access: Access
+    requests: frozenset[tuple[JobId, RequestId]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +172,34 @@ class Reader(Protocol):
         """Yields whenever the history of the job grew (one long poll at a time), ends when the execution closed."""
         ...
 
-    async def ledger(self, workspace: Workspace, job_id: JobId) -> LedgerFacts: ...
+    async def ledger(self, viewer: Viewer, job_id: JobId) -> LedgerFacts:
+        """Of the viewer's own workspace, in one transaction."""
+        ...
 
-    async def decisions(self, workspace: Workspace, job_id: JobId) -> tuple[DecisionFacts, ...]: ...
+    async def access(self, viewer: Viewer) -> Access: ...
+
+    async def decision(self, workspace: Workspace, job_id: JobId, request_id: RequestId) -> DecisionFacts | None:
+        """None where nobody has voted or decided."""
+        ...
+
+    async def undecided(self, viewer: Viewer, requests: Iterable[tuple[JobId, RequestId]]) -> Undecided:
+        """Which of these requests belong to admitted jobs without a stop and have no verdict in the ledger."""
+        ...
+
+    async def write_in_doubt(self, workspace: Workspace, job_id: JobId) -> bool:
+        """Whether the ledger knows a write that was sent and has no recorded outcome."""
+        ...
 
     async def receipts(
         self,
-        workspace: Workspace,
+        viewer: Viewer,
         *,
-        plugins: frozenset[str] | None,
-        plugin: str | None,
+        plugin: PluginName | None,
         session: str | None,
         before: int | None,
         limit: int,
     ) -> Listed:
-        """Receipts that are accepted or may be, newest first; `plugins` None = all, else only these."""
+        """Receipts that are accepted or may be, of plugins whose jobs the viewer may read, newest first."""
         ...
 
     async def waiting(self, workspace: Workspace) -> tuple[Waiting, ...]:
@@ -156,5 +211,5 @@ class Reader(Protocol):
         ...
 
     async def health(self) -> tuple[Health, ...]:
-        """engine, ledger, blobs, workers, search attributes, in this order."""
+        """engine, ledger, blobs, workers, in this order."""
         ...

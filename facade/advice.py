@@ -1,0 +1,70 @@
+"""`next_action`: for every state of a job, one code and one sentence that an app's owner understands. Pure."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from facade.views import NextAction, NextCode
+from workflows.contract.errors import FailureCode
+from workflows.contract.job import Eligibility, JobView, Mode, OpenRequest, RequestKind, Status
+
+AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
+    {
+        FailureCode.DEADLINE_EXCEEDED: ("retry", "Submit it again under a new key with more time."),
+        FailureCode.BUDGET_EXCEEDED: ("retry", "Submit it again under a new key with a larger budget."),
+        FailureCode.AUTHORITY_REVOKED: ("ask_operator", "An operator must give the authority back first."),
+        FailureCode.MODEL_FAILED: ("retry", "The model did not answer. Submit it again under a new key later."),
+        FailureCode.TOOL_FAILED: ("retry", "A tool did not answer. Submit it again under a new key later."),
+        FailureCode.EFFECT_UNKNOWN: (
+            "ask_operator",
+            "Find out whether the last write took effect before trying again.",
+        ),
+        FailureCode.INPUT_REJECTED: ("change_input", "This job can not run as it was submitted."),
+        FailureCode.RESULT_TOO_LARGE: ("change_input", "Ask for less: the result is too large to keep."),
+        FailureCode.SNAPSHOT_MISMATCH: ("ask_operator", "An operator must publish the plugin again."),
+        FailureCode.INCOMPATIBLE_VERSION: ("ask_operator", "An operator must bring back a worker that fits this job."),
+        FailureCode.CANARY_INCONCLUSIVE: ("ask_operator", "An operator must look at the canary run."),
+        FailureCode.ENDED_BY_OPERATOR: ("ask_operator", "Ask the operator why; submit it again under a new key."),
+        FailureCode.INTERNAL: ("ask_operator", "Tell the operator the job's id."),
+    }
+)
+
+_MUST: Mapping[RequestKind, str] = MappingProxyType(
+    {
+        "approval": "An approver must decide",
+        "question": "Somebody must answer",
+        "reconciliation": "Somebody must settle",
+    }
+)
+
+
+def advise(view: JobView, status: Status, mode: Mode, asked: Sequence[OpenRequest], *, overdue: bool) -> NextAction:
+    """`asked` are the open requests; `status` may differ from the view's where the ledger holds a stop."""
+    code, message = _advice(view, status, mode, asked, overdue)
+    return NextAction(code=code, message=message)
+
+
+def _advice(
+    view: JobView, status: Status, mode: Mode, asked: Sequence[OpenRequest], overdue: bool
+) -> tuple[NextCode, str]:
+    if status is Status.SUCCEEDED:
+        return "none", "Nothing is left to do."
+    if status is Status.CANCELED:
+        return "none", "Canceled. Submit it under a new key to run it after all."
+    if status is Status.FAILED:
+        return AFTER_FAILURE[view.failure.code if view.failure is not None else FailureCode.INTERNAL]
+    if status is Status.CANCELING:
+        return "wait", "The job is being canceled; what was sent already is awaited."
+    if overdue:
+        return "wait", "The deadline has passed; the job ends within seconds."
+    if asked:
+        said = [
+            f"{must} {', '.join(request.request_id for request in asked if request.kind == kind)}."
+            for kind, must in _MUST.items()
+            if any(request.kind == kind for request in asked)
+        ]
+        return "decide", " ".join(said)
+    if status is Status.QUEUED and mode == "live" and view.eligibility is not Eligibility.LIVE_APPROVED:
+        return "ask_operator", "Held: not yet approved to run live. An operator must open the gate."
+    if status is Status.QUEUED:
+        return "wait", "The job waits for a worker; it starts by itself."
+    return "wait", "The job is running; nothing is asked of you."

@@ -1,0 +1,196 @@
+"""Facts in, the public view out. Pure: the same facts and the same `now` always give the same answer.
+
+Rules it keeps: an ended execution is ended whatever else is said; of open ones the freshest account wins, and the
+`view` query's where it is at least as fresh; the ledger owns the cancel time; nothing is silent; an answer with a
+worker and one without differ only in events, cursor and source.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from facade.advice import advise
+from facade.cursors import write_cursor
+from facade.reader import Ending, Execution, LedgerFacts, ReceiptFacts
+from facade.views import (
+    EventAnswer,
+    FailureAnswer,
+    JobAnswer,
+    PendingRequest,
+    PluginAnswer,
+    UsageAnswer,
+)
+from workflows.contract.errors import FailureCode, ProblemCode, Refused
+from workflows.contract.events import Event, EventType
+from workflows.contract.job import TERMINAL, EndRecord, Executed, Failure, JobView, Progress, Status
+from workflows.contract.steps import ViewOutput
+from workflows.opening import queued_view
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All that one look at the engine and the blobs brought; what was not needed stays at its default."""
+
+    execution: Execution | None
+    view: ViewOutput | None = None
+    progress: Progress | None = None
+    """The newest step's, from the history, where `describe` shows no step in flight."""
+    record: EndRecord | None = None
+    """From the close event of a completed or failed execution."""
+    write_in_doubt: bool = False
+    result: JsonValue = None
+
+
+def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refused:
+    """The answer of GET /v1/jobs/{job_id} without events, or why there is none."""
+    if ledger.receipt is None:
+        return not_found()
+    if look.execution is None:
+        return no_execution(ledger.receipt)
+    memo, view = look.execution.memo, state_of(look)
+    opened = view.status not in TERMINAL
+    stopped = opened and ledger.stop_at is not None
+    status = Status.CANCELING if stopped else view.status
+    asked = () if stopped or not opened else tuple(r for r in view.requests if r.state == "pending")
+    overdue = opened and now > memo.deadline
+    return JobAnswer(
+        job_id=ledger.receipt.job_id,
+        status=status,
+        mode=memo.mode,
+        eligibility=view.eligibility,
+        blocker=view.blocker,
+        executed=executed(look, view),
+        recovery="automatic" if stopped else view.recovery,
+        overdue=overdue,
+        next_action=advise(view, status, memo.mode, asked, overdue=overdue),
+        last_event=EventAnswer.of(view.last_event),
+        pending=tuple(PendingRequest.of(request) for request in asked),
+        plugin=PluginAnswer.of(memo.plugin),
+        accepted_at=memo.accepted_at,
+        started_at=view.started_at,
+        finished_at=view.finished_at,
+        deadline=memo.deadline,
+        cancel_requested_at=ledger.stop_at or view.cancel_requested_at,
+        usage=UsageAnswer.of(view.usage),
+        failure=None if view.failure is None else FailureAnswer(code=view.failure.code, message=view.failure.message),
+        result=look.result if view.plan is None else {"planned": [tool.model_dump(mode="json") for tool in view.plan]},
+        result_url=f"/v1/jobs/{ledger.receipt.job_id}/result",
+        retry_of=memo.retry_of,
+        session=memo.session,
+        labels=memo.labels,
+        as_of=now,
+        source="recorded",
+        next_cursor=write_cursor(view.last_event.seq),
+    )
+
+
+def not_found() -> Refused:
+    return Refused(ProblemCode.NOT_FOUND, "There is no such job.")
+
+
+def no_execution(receipt: ReceiptFacts) -> Refused:
+    """What a receipt without an execution means (design.md section 6, receipt protocol, Reads)."""
+    if receipt.confirmed_at is not None:
+        return Refused(
+            ProblemCode.JOB_EXPIRED,
+            "The job ended and its record has passed retention; its receipt remains.",
+            receipt=json.loads(receipt.receipt),
+        )
+    if receipt.refused_at is not None:
+        return not_found()
+    return Refused(
+        ProblemCode.ADMISSION_UNKNOWN,
+        "The key is reserved; it is not yet known whether the job started. Send the same submission again.",
+        retry_after_s=1,
+    )
+
+
+def state_of(look: Look) -> JobView:
+    """The job's view by the freshest account. `look.execution` must be there."""
+    execution = look.execution
+    assert execution is not None
+    told = [queued_view(execution.memo)]
+    told += [record.view for record in (execution.recorded, look.record) if record is not None]
+    told += [look.view.view] if look.view is not None else []
+    if execution.ending is not None or told[-1].status in TERMINAL:
+        ended = next((view for view in reversed(told) if view.status in TERMINAL), None)
+        return ended if ended is not None else _ended_by_engine(execution, _freshest(told, look), look)
+    return _freshest(told, look)
+
+
+def ended(look: Look) -> bool:
+    return look.execution is not None and state_of(look).status in TERMINAL
+
+
+def executed(look: Look, view: JobView) -> Executed:
+    """no until a worker started a model or tool call; unknown while one that may have started can not be seen."""
+    execution = look.execution
+    assert execution is not None
+    if look.write_in_doubt:
+        return "unknown"
+    if view.executed != "no":
+        return view.executed
+    if view.status in TERMINAL:
+        if look.progress is None:
+            return "no"
+        failed = view.failure.code if view.failure is not None else None
+        return "yes" if failed in (FailureCode.MODEL_FAILED, FailureCode.TOOL_FAILED) else "unknown"
+    steps = [pending for pending in execution.pending if pending.progress is not None or pending.activity in STEPS]
+    if any(step.started for step in steps) or view.last_event.type is EventType.ATTEMPT_REPLACED:
+        return "yes"
+    return "yes" if look.progress is not None and not steps else "no"
+
+
+def step_in_flight(execution: Execution) -> bool:
+    return any(pending.activity in STEPS for pending in execution.pending)
+
+
+STEPS = frozenset({"model", "tool"})
+"""The activities that are calls to the outside; the others read the ledger."""
+
+
+def _freshest(told: list[JobView], look: Look) -> JobView:
+    """The newest whole view, with last event and usage of a step that started after it."""
+    execution = look.execution
+    assert execution is not None
+    view = max(reversed(told), key=lambda one: one.last_event.seq or 0)
+    steps = [pending.progress for pending in execution.pending if pending.progress is not None]
+    steps += [look.progress] if look.progress is not None else []
+    newest = max(steps, key=lambda step: step.event.seq or 0, default=None)
+    if newest is None or (newest.event.seq or 0) <= (view.last_event.seq or 0):
+        return view
+    return view.model_copy(update={"last_event": newest.event, "usage": newest.usage})
+
+
+_INTERNAL = Failure(code=FailureCode.INTERNAL, message="The job ended by an internal fault.")
+_FAILURES: Mapping[Ending, Failure | None] = {
+    "completed": _INTERNAL,
+    "failed": _INTERNAL,
+    "canceled": None,
+    "terminated": Failure(code=FailureCode.ENDED_BY_OPERATOR, message="An operator ended this job."),
+    "timed_out": Failure(code=FailureCode.DEADLINE_EXCEEDED, message="The deadline passed before the job was done."),
+}
+
+
+def _ended_by_engine(execution: Execution, view: JobView, look: Look) -> JobView:
+    """The end that no workflow wrote: terminated, timed out, or closed before its first word."""
+    closed_at = execution.closed_at or view.last_event.at
+    failure = _FAILURES.get(execution.ending or "failed")
+    if failure is None:
+        status, event, message = Status.CANCELED, EventType.JOB_CANCELED, "Canceled."
+    else:
+        status, event, message = Status.FAILED, EventType.JOB_FAILED, f"Failed: {failure.message}"
+    data = {} if failure is None else {"code": failure.code}
+    in_doubt = look.write_in_doubt or view.executed == "unknown"
+    return view.model_copy(
+        update={
+            "status": status,
+            "last_event": Event(seq=None, at=closed_at, type=event, message=message, data=data),
+            "recovery": "needs_person" if failure is not None and in_doubt else "none",
+            "failure": failure,
+            "finished_at": closed_at,
+        }
+    )
