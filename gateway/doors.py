@@ -1,0 +1,158 @@
+"""What one gateway process holds open, and who is calling: the parts that routes are handed, built in one place.
+
+A route takes `At` (the open doors) and `By` (the verified caller) and never builds either. No switch turns
+authentication off.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar, cast
+
+import structlog
+from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import Connection
+from temporalio.contrib.opentelemetry import TracingInterceptor
+
+from gateway.admission import Admission
+from gateway.allowlist import CredentialPolicy
+from gateway.authority import Action, Caller, Denied, decide
+from gateway.blobs import Blobs
+from gateway.jobrequest import invalid
+from gateway.judging import Judge
+from gateway.ledger.engine import Ledger
+from gateway.ledger.grants import grants_of
+from gateway.settings import Settings, SettingsInvalid
+from gateway.snapshots import Snapshots
+from gateway.strictjson import parse_json
+from gateway.telemetry import Telemetry
+from gateway.temporal import Engine, connect
+from gateway.tokens import DevelopmentKey, TokenVerifier
+from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.ids import PluginName
+from workflows.policy.deadline import parse_instant
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    settings: Settings
+    telemetry: Telemetry
+    ledger: Ledger
+    blobs: Blobs
+    snapshots: Snapshots
+    engine: Engine
+    admission: Admission
+    verifier: TokenVerifier
+
+
+@asynccontextmanager
+async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator[Doors]:
+    """Opens everything and closes it in reverse. Neither engine nor ledger must answer yet: `readyz` says whether."""
+    async with AsyncExitStack() as stack:
+        ledger = Ledger.open(settings.ledger_url)
+        stack.push_async_callback(ledger.close)
+        blobs = Blobs.open(settings.blobs_url)
+        snapshots = Snapshots(blobs)
+        engine = Engine(await connect(settings, [TracingInterceptor(telemetry.tracer)]), settings)
+        judge = Judge(snapshots, CredentialPolicy.load(settings), settings)
+        admission = Admission(ledger, judge, engine, telemetry.metrics)
+        stack.push_async_callback(admission.close)
+        yield Doors(
+            settings=settings,
+            telemetry=telemetry,
+            ledger=ledger,
+            blobs=blobs,
+            snapshots=snapshots,
+            engine=engine,
+            admission=admission,
+            verifier=verifier_of(settings),
+        )
+
+
+def verifier_of(settings: Settings) -> TokenVerifier:
+    """Tokens are verified by the key in the data folder."""
+    if settings.jwks_url is not None:
+        raise SettingsInvalid("JOBGATE_JWKS_URL: published keys are not available in this release")
+    return TokenVerifier(DevelopmentKey.load(settings.data), issuer=settings.issuer, audience=settings.audience)
+
+
+def _doors(request: Request) -> Doors:
+    return cast(Doors, request.app.state.doors)
+
+
+At = Annotated[Doors, Depends(_doors)]
+
+
+def _caller(request: Request, doors: At) -> Caller:
+    given = request.headers.getlist("authorization")
+    caller = doors.verifier.verify(given[0] if len(given) == 1 else None)
+    structlog.contextvars.bind_contextvars(principal=caller.principal, workspace=caller.workspace)
+    return caller
+
+
+By = Annotated[Caller, Depends(_caller)]
+
+
+async def json_body(request: Request) -> bytes:
+    """The body of a request that must be JSON. Raises Refused(UNSUPPORTED_MEDIA_TYPE)."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise Refused(ProblemCode.UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json.")
+    return await request.body()
+
+
+async def read_body(request: Request, model: type[Body]) -> Body:
+    """A strict JSON body of this shape. Raises Refused(INPUT_INVALID) naming the field and the rule."""
+    value = parse_json(await json_body(request))
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise invalid(error, model) from None
+
+
+def body_of(model: type[BaseModel]) -> dict[str, object]:
+    """The OpenAPI part of a body that `read_body` reads."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def permit(
+    caller: Caller, conn: Connection, action: Action, plugin: PluginName | None = None, *, now: datetime | None = None
+) -> None:
+    """Inside a ledger transaction: the caller may do this, by scope and grant, or Refused(NOT_PERMITTED)."""
+    moment = now or datetime.now(UTC)
+    grants = grants_of(conn, caller.workspace, caller.principal, moment)
+    verdict = decide(caller, grants, action, plugin, moment)
+    if isinstance(verdict, Denied):
+        raise Refused(ProblemCode.NOT_PERMITTED, verdict.reason)
+
+
+def need_scope(caller: Caller, action: Action) -> None:
+    """The part of `permit` that needs no ledger: said before anything is parsed or looked up."""
+    if action not in caller.scopes:
+        raise Refused(ProblemCode.NOT_PERMITTED, f"The credential lacks the scope {action.value}.")
+
+
+def request_clock(request: Request, settings: Settings) -> float:
+    """The end of this request's clock in event loop time. Raises Refused: 422 for a bad header, 504 when it is past."""
+    now = asyncio.get_running_loop().time()
+    given = request.headers.getlist("jobgate-http-deadline")
+    if not given:
+        return now + settings.http_deadline_s
+    instant = parse_instant(given[0]) if len(given) == 1 else None
+    if instant is None:
+        raise Refused(ProblemCode.INPUT_INVALID, "Jobgate-Http-Deadline: one RFC 3339 instant with an offset.")
+    left = (instant - datetime.now(UTC)).total_seconds()
+    if left > settings.http_deadline_max_s:
+        raise Refused(
+            ProblemCode.INPUT_INVALID,
+            f"Jobgate-Http-Deadline: at most {settings.http_deadline_max_s:g} seconds ahead.",
+        )
+    if left <= 0:
+        raise Refused(ProblemCode.HTTP_DEADLINE_EXCEEDED, "The request clock had run out: nothing started.")
+    return now + left

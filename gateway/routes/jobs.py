@@ -1,0 +1,71 @@
+"""Apps change things here: submit a job, cancel one. Reading is the facade's."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+from pydantic import BaseModel
+
+from gateway.authority import Action
+from gateway.canceling import CancelAnswer, cancel_job
+from gateway.doors import At, By, body_of, json_body, need_scope, request_clock
+from gateway.jobrequest import JobRequest, read_key
+from workflows.contract.job import Blocker, Eligibility, Executed, Mode, PluginRef, Status
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+class Receipt(BaseModel):
+    """Proof of admission: the same bytes for the same key, for ever."""
+
+    job_id: str
+    status: Status
+    mode: Mode
+    eligibility: Eligibility
+    blocker: Blocker | None
+    executed: Executed
+    accepted_at: str
+    deadline: str
+    fingerprint: str
+    plugin: PluginRef
+    snapshot: str
+    session: str | None
+    retry_of: str | None
+
+
+_SUBMIT: dict[str, Any] = {
+    **body_of(JobRequest),
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": True,
+            "description": "1 to 200 of A-Z a-z 0-9 . _ ~ - with a letter or digit. It is the job's id, for ever.",
+            "schema": {"type": "string", "pattern": "^[A-Za-z0-9._~-]{1,200}$"},
+        }
+    ],
+}
+
+
+@router.post("", operation_id="submitJob", status_code=202, response_model=Receipt, openapi_extra=_SUBMIT)
+async def submit(
+    request: Request,
+    doors: At,
+    caller: By,
+    deadline: Annotated[str | None, Header(alias="Jobgate-Http-Deadline", description="The request clock.")] = None,
+) -> Response:
+    """Accept a job. 202 with its receipt; the same key and content again: 200 and the same bytes."""
+    until = request_clock(request, doors.settings)
+    need_scope(caller, Action.JOBS_SUBMIT)
+    key = read_key(request.headers.getlist("idempotency-key"))
+    admitted = await doors.admission.admit(caller, key, await json_body(request), until)
+    headers = {"Location": f"/v1/jobs/{admitted.job_id}", "Retry-After": "1"}
+    if not admitted.created:
+        headers = {"Location": headers["Location"], "Idempotent-Replayed": "true"}
+    return Response(admitted.receipt, 202 if admitted.created else 200, headers, "application/json")
+
+
+@router.post("/{job_id}/cancel", operation_id="cancelJob", status_code=202, response_model=CancelAnswer)
+async def cancel(job_id: str, request: Request, doors: At, caller: By) -> Response:
+    """Stop a job, all the way down; idempotent. 202 while it is open, 200 when it had ended."""
+    open_, answer = await cancel_job(doors, caller, job_id, request_clock(request, doors.settings))
+    return Response(answer.model_dump_json(), 202 if open_ else 200, media_type="application/json")

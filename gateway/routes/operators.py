@@ -1,0 +1,195 @@
+"""Operators publish, deploy, release and promote. Bodies are read strictly; what they mean is gateway/plugins.py's."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from gateway import plugins
+from gateway.doors import At, By, body_of, json_body, read_body
+from gateway.strictjson import parse_json
+from workflows.contract.events import Timestamp
+from workflows.contract.job import Phase
+
+router = APIRouter(prefix="/v1", tags=["operators"])
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class PluginFiles(_Body):
+    """Path to text; at most 200 files and 1 MiB."""
+
+    files: dict[str, str]
+
+
+class ReleaseIn(_Body):
+    version: Annotated[str, Field(min_length=1, max_length=60)]
+    expected_current: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+
+
+class BreakGlass(_Body):
+    reason: Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class PromotionIn(_Body):
+    to: Phase
+    evidence: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    release_held: bool = False
+    break_glass: BreakGlass | None = None
+
+
+class Published(BaseModel):
+    name: str
+    version: str
+    digest: str
+
+
+class Version(Published):
+    phase: Phase
+    published_by: str
+    published_at: Timestamp
+    withdrawn_at: Timestamp | None
+
+
+class Versions(BaseModel):
+    data: tuple[Version, ...]
+
+
+class Deployed(BaseModel):
+    plugin: str
+    revision: int
+    digest: str
+
+
+class Released(BaseModel):
+    plugin: str
+    version: str
+    previous: str | None
+    revision: int
+
+
+class ReleaseEntry(Released):
+    by: str
+    at: Timestamp
+
+
+class Releases(BaseModel):
+    data: tuple[ReleaseEntry, ...]
+
+
+class Promoted(BaseModel):
+    promotion_id: str
+    state: Literal["proposed", "done"]
+    phase: Phase
+
+
+_DEPLOYMENT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "deployment.yaml as JSON",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+}
+
+
+@router.post(
+    "/plugins",
+    operation_id="publishPlugin",
+    status_code=201,
+    response_model=Published,
+    openapi_extra=body_of(PluginFiles),
+)
+async def publish(request: Request, response: Response, doors: At, caller: By) -> Published:
+    """Publish a version. 201; identical again: 200; the same version with other content: 409."""
+    asked = await read_body(request, PluginFiles)
+    created, bundle = await plugins.publish(doors, caller, asked.files)
+    response.status_code = 201 if created else 200
+    return Published(name=bundle.manifest.name, version=bundle.manifest.version, digest=bundle.digest)
+
+
+@router.get("/plugins/{name}/versions", operation_id="listPluginVersions")
+async def versions(name: str, doors: At, caller: By) -> Versions:
+    """Every published version, oldest first, with its phase."""
+    found = await plugins.versions(doors, caller, plugins.plugin_name(name))
+    return Versions(
+        data=tuple(
+            Version(
+                name=row.name,
+                version=row.version,
+                digest=row.digest,
+                phase=phase,
+                published_by=row.published_by,
+                published_at=row.published_at,
+                withdrawn_at=row.withdrawn_at,
+            )
+            for row, phase in found
+        )
+    )
+
+
+@router.put("/plugins/{name}/deployment", operation_id="deployPlugin", openapi_extra=_DEPLOYMENT)
+async def deploy(name: str, request: Request, doors: At, caller: By) -> Deployed:
+    """How this workspace runs the plugin: a new revision, checked against the released or newest version."""
+    body = parse_json(await json_body(request))
+    row = await plugins.deploy(doors, caller, plugins.plugin_name(name), body)
+    return Deployed(plugin=row.plugin, revision=row.revision, digest=row.digest)
+
+
+@router.put("/plugins/{name}/release", operation_id="setRelease", openapi_extra=body_of(ReleaseIn))
+async def release(name: str, request: Request, doors: At, caller: By) -> Released:
+    """Point the plugin to a version; what runs already is not affected."""
+    asked = await read_body(request, ReleaseIn)
+    row = await plugins.release(doors, caller, plugins.plugin_name(name), asked.version, asked.expected_current)
+    return Released(plugin=row.plugin, version=row.version, previous=row.previous, revision=row.revision)
+
+
+@router.get("/plugins/{name}/releases", operation_id="listReleases")
+async def releases(name: str, doors: At, caller: By) -> Releases:
+    """Every release, newest first."""
+    rows = await plugins.releases(doors, caller, plugins.plugin_name(name))
+    return Releases(
+        data=tuple(
+            ReleaseEntry(
+                plugin=row.plugin,
+                version=row.version,
+                previous=row.previous,
+                revision=row.revision,
+                by=row.by,
+                at=row.at,
+            )
+            for row in rows
+        )
+    )
+
+
+@router.post(
+    "/plugins/{name}/versions/{version}/promotions",
+    operation_id="promoteVersion",
+    status_code=201,
+    openapi_extra=body_of(PromotionIn),
+)
+async def promote(name: str, version: str, request: Request, doors: At, caller: By) -> Promoted:
+    """Promote a version. The break-glass to `live` is done at once; other rungs are not open yet."""
+    return await _promote(request, doors, caller, name, version)
+
+
+@router.post("/runtime/promotions", operation_id="promoteRuntime", status_code=201, openapi_extra=body_of(PromotionIn))
+async def promote_runtime(request: Request, doors: At, caller: By) -> Promoted:
+    """The same for the runtime, which rules every version."""
+    return await _promote(request, doors, caller, None, None)
+
+
+async def _promote(request: Request, doors: At, caller: By, name: str | None, version: str | None) -> Promoted:
+    asked = await read_body(request, PromotionIn)
+    done = await plugins.promote(
+        doors,
+        caller,
+        None if name is None else plugins.plugin_name(name),
+        version,
+        asked.to,
+        break_glass=None if asked.break_glass is None else asked.break_glass.reason,
+        release_held=asked.release_held,
+    )
+    return Promoted(promotion_id=done.promotion_id, state=done.state, phase=done.phase)
