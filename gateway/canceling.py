@@ -45,7 +45,7 @@ class CancelAnswer(BaseModel):
 
 
 async def cancel_job(doors: Doors, caller: Caller, job_id: str, until: float) -> tuple[bool, CancelAnswer]:
-    """Whether the job was open, and the answer. A second cancel changes nothing and answers with the first one's time."""
+    """Whether the job was open, and the answer. A second cancel changes nothing and has the first one's time."""
     need_scope(caller, Action.JOBS_CANCEL)
     if not KEY.fullmatch(job_id):
         raise not_found()
