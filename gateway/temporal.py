@@ -74,6 +74,8 @@ ENDINGS: dict[WorkflowExecutionStatus, Ending] = {
 }
 STEPS = frozenset({Activity.MODEL, Activity.TOOL})
 LONG_POLL_S = 25.0
+Standing = Literal["current", "stale", "stopped", "closed"]
+"""An attempt as the engine sees it: only `current` may act."""
 
 WORKSPACE = SearchAttributeKey.for_keyword("JobgateWorkspace")
 STATUS = SearchAttributeKey.for_keyword("JobgateStatus")
@@ -97,14 +99,20 @@ class Pollers:
     last_seen: datetime | None
 
 
-async def connect(settings: Settings, interceptors: list[Interceptor] | None = None) -> Client:
-    """A client by `temporal.toml` / `TEMPORAL_*` where they speak, else by the settings. Connects on first use."""
+async def connect(settings: Settings, interceptors: list[Interceptor] | None = None, *, lazy: bool = True) -> Client:
+    """A client by `temporal.toml` / `TEMPORAL_*` where they speak, else by the settings. Connects on first use.
+
+    A worker's client may not be lazy: it connects now, and raises Refused(ENGINE_UNAVAILABLE) where nobody answers.
+    """
     options = ClientConfig.load_client_connect_config()
     options.setdefault("target_host", settings.temporal_address)
     options.setdefault("namespace", settings.namespace)
-    return await Client.connect(
-        **options, data_converter=pydantic_data_converter, interceptors=interceptors or [], lazy=True
-    )
+    try:
+        return await Client.connect(
+            **options, data_converter=pydantic_data_converter, interceptors=interceptors or [], lazy=lazy
+        )
+    except (RuntimeError, RPCError):
+        raise _unavailable() from None
 
 
 class Engine:
@@ -175,6 +183,25 @@ class Engine:
             found = await self._client.get_workflow_handle(workflow_id(workspace, job_id)).describe()
             return await self._execution(found)
         return None
+
+    async def standing(
+        self, workspace: Workspace, job_id: JobId, *, run_id: str, activity_id: str, attempt: int
+    ) -> Standing:
+        """Whether this very attempt may still act: its run is the current one and open, and waits for it."""
+        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+            found = await self._client.get_workflow_handle(workflow_id(workspace, job_id)).describe()
+            raw = found.raw_description
+            if found.status is not WorkflowExecutionStatus.RUNNING:
+                return "closed"
+            if raw.workflow_extended_info.cancel_requested:
+                return "stopped"
+            waited_for = any(
+                (info.activity_id, info.attempt, info.state)
+                == (activity_id, attempt, PendingActivityState.PENDING_ACTIVITY_STATE_STARTED)
+                for info in raw.pending_activities
+            )
+            return "current" if waited_for and found.run_id == run_id else "stale"
+        return "closed"
 
     async def holds(self, workspace: Workspace, job_id: JobId) -> bool:
         """Whether the engine knows any execution of this id, ours or not."""
