@@ -328,4 +328,8 @@ def read_start(inputs: Sequence[Any]) -> JobStart:
             return JobStart.model_validate(inputs[0])
     except ValueError:
         pass
-    raise JobFailed(FailureCode.INPUT_REJECTED, "The workflow was not started by Jobgate: its input can not be read.")
+    raise ApplicationError(
+        "The workflow was not started by Jobgate: its input can not be read.",
+        type=FailureCode.INPUT_REJECTED,
+        non_retryable=True,
+    )
