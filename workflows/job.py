@@ -123,6 +123,7 @@ class JobWorkflow:
 
     async def _work(self) -> ModelOutput | None:
         """The final answer, or None for a dry run, which ends without one activity."""
+        self._may_start()
         await self._pass_gate()
         if self._start.mode == "dry_run":
             return None
