@@ -16,12 +16,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from examples.support_refund.shop import Refund, table
 from gateway.processes import Child, start_child
 from gateway.settings import DevFile, read_dev_file
 from workflows.contract.errors import JobgateError
+
+if TYPE_CHECKING:
+    from examples.support_refund.shop import Refund
 
 SERVING_WITHIN_S = 90.0
 DEV_GRACE_S, SHOP_GRACE_S = 25.0, 5.0
@@ -49,8 +51,10 @@ class Stage:
         return self.folder / "data"
 
     @property
-    def refunds(self) -> list[Refund]:
+    def refunds(self) -> "list[Refund]":
         """The shop's own table, read from its file."""
+        from examples.support_refund.shop import table
+
         return table(self.folder / "shop.db")
 
     def start_shop(self) -> str:

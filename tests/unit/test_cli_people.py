@@ -1,0 +1,94 @@
+"""Deciding, publishing and opening gates through the command line: what is shown, and exactly what is sent."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from facade.examples import REQUEST
+from tests.unit.fake_api import FakeApi
+from tests.unit.test_cli import DIGEST, Command, answer, api, command
+
+__all__ = ["api", "command"]
+
+# --- deciding
+
+
+def test_decide_shows_the_action_and_decides_what_it_showed(api: FakeApi, command: Command) -> None:
+    path = "/v1/jobs/k-123/requests/r1-4fa0c2"
+    answer(api, "GET", path, REQUEST)
+    answer(api, "POST", f"{path}/decision", {**REQUEST, "state": "approved", "decided_by": ["approver"]})
+    code, out, _ = command("decide", "k-123", "r1-4fa0c2", "approve", "--reason", "fine")
+    assert code == 0
+    assert '"amount_cents": 1200' in out
+    assert "approved by approver" in out
+    digest = REQUEST["action_digest"]
+    assert api.asked[1].json == {"decision": "approve", "action_digest": digest, "answer": None, "reason": "fine"}
+
+
+@pytest.mark.parametrize(("text", "sent"), [("billing", "billing"), ("7", 7), ('"7"', "7"), ('{"a": 1}', {"a": 1})])
+def test_an_answer_is_json_else_text(api: FakeApi, command: Command, text: str, sent: Any) -> None:
+    path = "/v1/jobs/k-123/requests/r1-4fa0c2"
+    answer(api, "GET", path, {**REQUEST, "kind": "question"})
+    answer(api, "POST", f"{path}/decision", {**REQUEST, "state": "answered"})
+    command("decide", "k-123", "r1-4fa0c2", "answer", "--answer", text, "--digest", DIGEST)
+    assert (api.asked[1].json["answer"], api.asked[1].json["action_digest"]) == (sent, DIGEST)
+
+
+def test_an_unconfirmed_decision_is_said_to_be_one(api: FakeApi, command: Command) -> None:
+    path = "/v1/jobs/k-123/requests/r1-4fa0c2"
+    answer(api, "GET", path, REQUEST)
+    answer(api, "POST", f"{path}/decision", REQUEST, status=202)
+    code, out, _ = command("decide", "k-123", "r1-4fa0c2", "approve")
+    assert code == 0
+    assert "no worker has confirmed it yet" in out
+
+
+# --- operators
+
+
+def test_publish_sends_the_data_of_a_folder_and_nothing_else(api: FakeApi, command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "plugin"
+    (folder / "skills").mkdir(parents=True)
+    (folder / "__pycache__").mkdir()
+    for name in ("plugin.yaml", "instructions.md", "skills/a.md", "shop.py", "deployment.yaml", ".hidden"):
+        (folder / name).write_text(name)
+    (folder / "__pycache__" / "x.txt").write_text("x")
+    answer(api, "POST", "/v1/plugins", {"name": "p", "version": "1", "digest": DIGEST}, status=201)
+    code, _, _ = command("plugin", "publish", str(folder))
+    assert code == 0
+    assert api.asked[0].json == {"files": {name: name for name in ("instructions.md", "plugin.yaml", "skills/a.md")}}
+
+
+def test_publish_names_a_file_that_is_not_text(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "plugin.yaml").write_text("name: p")
+    (tmp_path / "logo.md").write_bytes(b"\xff\xfe")
+    code, _, err = command("plugin", "publish", str(tmp_path))
+    assert code == 2
+    assert "logo.md" in err
+
+
+def test_deploy_sends_the_file_as_json(api: FakeApi, command: Command) -> None:
+    answer(api, "PUT", "/v1/plugins/support-refund/deployment", {"plugin": "p", "revision": 1, "digest": DIGEST})
+    code, _, _ = command("deploy", "examples/support_refund/deployment.yaml")
+    assert code == 0
+    assert api.asked[0].json["connections"]["shop"]["credential"]["ref"] == "env:SHOP_TOKEN"
+
+
+def test_deploy_names_the_line_of_a_broken_file(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text("plugin: p\nplugin: q\n")
+    code, _, err = command("deploy", str(tmp_path / "d.yaml"))
+    assert code == 2
+    assert "d.yaml:2" in err
+
+
+def test_release_and_promotion_send_what_was_asked(api: FakeApi, command: Command) -> None:
+    done = {"plugin": "p", "version": "2", "previous": "1", "revision": 3}
+    answer(api, "PUT", "/v1/plugins/p/release", done)
+    answer(api, "POST", "/v1/plugins/p/versions/2/promotions", {"promotion_id": "m1", "state": "done", "phase": "live"})
+    assert command("release", "set", "p", "2", "--expect", "1")[0] == 0
+    assert command("promote", "p", "2", "--to", "live", "--break-glass", "first run")[0] == 0
+    assert [asked.json for asked in api.asked] == [
+        {"version": "2", "expected_current": "1"},
+        {"to": "live", "break_glass": {"reason": "first run"}},
+    ]
