@@ -244,10 +244,10 @@ def test_outside_text_can_not_pretend_to_be_something_else() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    (
+    [
         *("demo", "dev", "api", "worker", "setup", "token", "submit", "show", "watch", "list", "cancel"),
         *("requests", "decide", "plugin publish", "plugin versions", "deploy", "release set", "promote"),
-    ),
+    ],
 )
 def test_every_command_teaches_by_example_and_takes_data_and_json(command: Command, name: str) -> None:
     code, out, _ = command(*name.split(), "--help")
