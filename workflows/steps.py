@@ -4,16 +4,19 @@ Every activity has one attempt, a heartbeat and the job's remaining time as its 
 because they never wake the workflow, so they could give no event, no epoch and no count.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
+from temporalio.exceptions import TimeoutError as EngineTimeoutError
 from temporalio.workflow import ActivityCancellationType
 
-from workflows.contract.errors import StepCode, StepError
+from workflows.contract.errors import JobgateError, StepCode, StepError
 from workflows.contract.events import Event
 from workflows.contract.ids import BlobRef, Digest
 from workflows.contract.job import EffectClass
@@ -105,7 +108,19 @@ class Steps:
                 raise failure
             attempt += 1
             replaced(attempt, failure, delay)
-            await workflow.sleep(delay)
+            await self._pause(delay)
+
+    async def _pause(self, delay: float) -> None:
+        """Sleep until the next attempt is due, or until nothing may start any more; no cancel reaches a write."""
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(self._over, timeout=delay)
+
+    def _over(self) -> bool:
+        try:
+            self._may_start()
+        except (asyncio.CancelledError, JobgateError):
+            return True
+        return False
 
     async def _read(self, activity: Activity, asked: object, returns: type[Out], summary: str) -> Out:
         try:
@@ -138,7 +153,7 @@ def read_failure(error: ActivityError) -> StepError:
             cause.message if code is not StepCode.INTERNAL else "The step failed inside Jobgate.",
             retry_after_s=details.retry_after_s,
         )
-    if isinstance(cause, TimeoutError):
+    if isinstance(cause, EngineTimeoutError):
         if cause.type in (TimeoutType.HEARTBEAT, TimeoutType.START_TO_CLOSE):
             return StepError(StepCode.LOST, "The attempt's process was not heard of in time.")
         return StepError(StepCode.DEADLINE, "The deadline came before the step ended.")
