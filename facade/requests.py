@@ -1,0 +1,112 @@
+"""What people are asked: the inbox, and one request in full. A decision covers exactly what is shown here.
+
+`jobs:decide` or `jobs:read` opens them, each with a grant on the plugin, so that whoever is on call need not have
+submitted the job. The ledger owns verdicts: what is decided there is decided, read by a worker or not.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from facade.project import Look, no_execution, state_of
+from facade.reader import DecisionFacts, LedgerFacts, Viewer
+from facade.views import Inbox, InboxItem, PluginAnswer, PolicyAnswer, RequestAnswer, VoteAnswer
+from facade.window import Window
+from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.ids import JobId, RequestId
+from workflows.contract.job import TERMINAL, OpenRequest, RequestState
+
+STATE_OF_VERDICT: Mapping[str, RequestState] = MappingProxyType(
+    {
+        "approve": "approved",
+        "reject": "rejected",
+        "answer": "answered",
+        "settle": "settled",
+        "expired": "expired",
+        "voided": "voided",
+    }
+)
+
+
+async def inbox(window: Window, viewer: Viewer) -> Inbox:
+    """Open requests of the workspace that the viewer may see, oldest first; may lag by a second or two."""
+    waiting = await window.reader.waiting(viewer.workspace)
+    opened = [(job, request) for job in waiting for request in job.recorded.view.requests if request.state == "pending"]
+    known = await window.reader.undecided(viewer, [(job.job_id, request.request_id) for job, request in opened])
+    if known.access.nothing("jobs:decide") and known.access.nothing("jobs:read"):
+        raise Refused(ProblemCode.NOT_PERMITTED, "This needs the scope and a grant of jobs:decide or jobs:read.")
+    shown = [
+        InboxItem(
+            job_id=job.job_id,
+            request_id=request.request_id,
+            kind=request.kind,
+            title=request.title,
+            tool=request.tool,
+            action_digest=request.action_digest,
+            plugin=PluginAnswer.of(job.memo.plugin),
+            opened_at=request.opened_at,
+            expires_at=request.expires_at,
+        )
+        for job, request in opened
+        if (job.job_id, request.request_id) in known.requests
+        and any(known.access.allows(action, job.memo.plugin.name) for action in ("jobs:decide", "jobs:read"))
+    ]
+    return Inbox(data=tuple(sorted(shown, key=lambda item: (item.opened_at, item.job_id, item.request_id))))
+
+
+async def request_answer(window: Window, viewer: Viewer, job_id: JobId, request_id: RequestId) -> RequestAnswer:
+    """One request with its arguments in full (null where they were erased)."""
+    ledger = await window.admitted(viewer, job_id, "jobs:decide", "jobs:read")
+    look, request = await find_request(window, viewer, ledger, request_id)
+    ruling = await window.reader.decision(viewer.workspace, job_id, request_id)
+    try:
+        args = json.loads(await window.reader.blob(viewer.workspace, request.args_ref))
+    except KeyError:
+        args = None
+    return RequestAnswer(
+        job_id=job_id,
+        request_id=request.request_id,
+        kind=request.kind,
+        title=request.title,
+        tool=request.tool,
+        args=args,
+        action_digest=request.action_digest,
+        opened_at=request.opened_at,
+        expires_at=request.expires_at,
+        policy=PolicyAnswer.of(request.approval),
+        votes=tuple(
+            VoteAnswer(principal=vote.principal, decision=vote.decision, at=vote.at)
+            for vote in (ruling.votes if ruling is not None else ())
+        ),
+        state=state_of_request(look, ledger, request, ruling, datetime.now(UTC)),
+        decided_by=ruling.decided_by if ruling is not None and ruling.verdict else request.decided_by,
+        decided_at=ruling.decided_at if ruling is not None and ruling.verdict else request.decided_at,
+    )
+
+
+async def find_request(
+    window: Window, viewer: Viewer, ledger: LedgerFacts, request_id: RequestId
+) -> tuple[Look, OpenRequest]:
+    """The request as the job recorded it. Raises Refused(NOT_FOUND) for one that the job does not know."""
+    assert ledger.receipt is not None
+    look = await window.sight.recorded(viewer.workspace, ledger.receipt.job_id)
+    if look.execution is None:
+        raise no_execution(ledger.receipt)
+    for request in state_of(look).requests:
+        if request.request_id == request_id:
+            return look, request
+    raise Refused(ProblemCode.NOT_FOUND, "This job has no such request.")
+
+
+def state_of_request(
+    look: Look, ledger: LedgerFacts, request: OpenRequest, ruling: DecisionFacts | None, now: datetime
+) -> RequestState:
+    """The ledger's verdict first; then what the job recorded; an open request of a job that ends is void."""
+    if ruling is not None and ruling.verdict is not None:
+        return STATE_OF_VERDICT[ruling.verdict]
+    if request.state != "pending":
+        return request.state
+    if ledger.stop_at is not None or state_of(look).status in TERMINAL:
+        return "voided"
+    return "expired" if now >= request.expires_at else "pending"

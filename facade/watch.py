@@ -1,0 +1,249 @@
+"""One upstream watcher per job and process, however many readers follow it.
+
+A history long poll wakes a `view` query, at most five a second; what it brings goes into one log in memory, of which
+each reader holds only a cursor. A watch lives while somebody reads and ends with the job. Beyond `limit` long polls,
+jobs are looked at every `SLOW_POLL_S` instead. With no worker the record is shown, and asked again after a pause.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import structlog
+
+from facade.cursors import Cursor, invalid_cursor
+from facade.log import last_seq
+from facade.project import Look, ended, state_of
+from facade.sight import Sight
+from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.events import Event
+from workflows.contract.ids import JobId, Workspace
+
+QUERIES_PER_S = 5
+SLOW_POLL_S = 2.0
+TROUBLE_PAUSE_S = 1.0
+PAGE = 500
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Watch:
+    """One job's log as far as it is known here. `changed` is a future that the next news fulfils."""
+
+    def __init__(self, sight: Sight, workspace: Workspace, job_id: JobId, start: int, *, long_poll: bool) -> None:
+        self._sight = sight
+        self._workspace, self._job_id = workspace, job_id
+        self._long_poll = long_poll
+        self._wake = asyncio.Event()
+        self._asked: deque[float] = deque(maxlen=QUERIES_PER_S)
+        self._reaching_back = asyncio.Lock()
+        self._before = start
+        self._events: list[Event] = []
+        self._wanted = start
+        self.look: Look | None = None
+        self.trouble: Refused | None = None
+        self.done = False
+        """The job has ended and every event of it is in the log; or there is no such execution."""
+        self.settled = False
+        self.readers = 0
+        self.changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run())
+
+    # ---- what readers see
+
+    def after(self, cursor: Cursor, limit: int = PAGE) -> list[Event]:
+        """Known events after the cursor; none where the log does not reach back to it (see `cover`)."""
+        if cursor is None or cursor < self._before:
+            return []
+        start = cursor - self._before
+        return self._events[start : start + limit]
+
+    def over(self, cursor: Cursor) -> bool:
+        """Whether nothing can follow this cursor any more."""
+        return self.done and not self.after(cursor, 1)
+
+    async def first_look(self) -> Look:
+        """The first look, or the trouble that prevented it."""
+        while self.look is None:
+            if self.trouble is not None:
+                raise self.trouble
+            await asyncio.shield(self.changed)
+        return self.look
+
+    async def cover(self, cursor: Cursor) -> None:
+        """Reaches back to a reader's cursor. Raises Refused(CURSOR_INVALID) beyond the end of an ended job."""
+        look = await self.first_look()
+        if look.execution is None or (self.reaches(cursor) and not ended(look)):
+            return
+        derived = ended(look) and state_of(look).last_event.seq is None
+        if cursor is None:
+            if not derived:
+                raise invalid_cursor()
+            return
+        if ended(look) and not derived and cursor > last_seq(look):
+            raise invalid_cursor()
+        async with self._reaching_back:
+            earlier: list[Event] = []
+            while cursor + len(earlier) < self._before:
+                at = cursor + len(earlier)
+                _, page = await self._sight.page(self._workspace, self._job_id, at, PAGE, look.execution)
+                found = [event for event in page.events if event.seq is not None] if page is not None else []
+                if not found:
+                    return  # only a worker knows them; `after` gives nothing until one told
+                earlier += found[: self._before - at]
+            self._events[:0] = earlier
+            self._before -= len(earlier)
+
+    def reaches(self, cursor: Cursor) -> bool:
+        """Whether the log begins at or before the cursor."""
+        return cursor is None or cursor >= self._before
+
+    def tell(self, look: Look) -> None:
+        """Somebody else looked: whoever saw more than this watch makes it look again."""
+        if look.execution is None or self.look is None or self.done:
+            return
+        if ended(look) or last_seq(look) > self._last:
+            self.poke()
+
+    def poke(self) -> None:
+        self.settled = False
+        self._wake.set()
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Waits until the log is up to date with everything that this process was told of."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not (self.settled or self.done):
+                    await asyncio.shield(self.changed)
+        return self.settled or self.done
+
+    def close(self) -> asyncio.Task[None]:
+        self._task.cancel()
+        return self._task
+
+    # ---- upstream
+
+    async def _run(self) -> None:
+        listening = asyncio.create_task(self._listen()) if self._long_poll else None
+        try:
+            while not self.done:
+                pause = await self._look_again()
+                if listening is None or listening.done():
+                    pause = min(pause or SLOW_POLL_S, SLOW_POLL_S)
+                if not self.done:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await self._wake.wait()
+        except Exception:
+            log.error("a watch failed", exc_info=True)
+            self.trouble, self.done = Refused(ProblemCode.INTERNAL, "Watching this job failed."), True
+            self._publish()
+        finally:
+            if listening is not None:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+
+    async def _look_again(self) -> float | None:
+        """Seconds until the next look is due without news, or None."""
+        self._wake.clear()
+        try:
+            pause = await self._refresh()
+            self.trouble = None
+        except Refused as refused:
+            self.trouble, pause = refused, TROUBLE_PAUSE_S
+        self.settled = not self._wake.is_set() and self.trouble is None
+        self._publish()
+        return pause
+
+    async def _listen(self) -> None:
+        """Turns the history's growth into wake-ups until the execution closes; trouble is tried again."""
+        while True:
+            try:
+                async for _ in self._sight.reader.changes(self._workspace, self._job_id):
+                    self.poke()
+                self.poke()
+                return
+            except Refused:
+                self.poke()
+                await asyncio.sleep(TROUBLE_PAUSE_S)
+
+    async def _refresh(self) -> float | None:
+        """One look; seconds until the next one is due without news, or None."""
+        await self._pace()
+        known = self.look.execution if self.look is not None and self.look.view is not None else None
+        look, page = await self._sight.page(self._workspace, self._job_id, self._last, PAGE, known)
+        if known is not None and (look.view is None or ended(look)):
+            look, page = await self._sight.page(self._workspace, self._job_id, self._last, PAGE)
+        if page is None:
+            self.look, self.done = look, True
+            return None
+        if self.look is None:
+            self._before = min(self._before, last_seq(look))
+        self._events += page.events
+        self.look = look
+        if ended(look):
+            self.done = page.complete
+            return None if self.done else self._retry()
+        if look.view is None:
+            return self._retry()
+        if not page.complete:
+            self._wake.set()
+        return None
+
+    def _retry(self) -> float:
+        return max(self._sight.breaker.pause((self._workspace, self._job_id)), 0.2)
+
+    @property
+    def _last(self) -> int:
+        """The seq up to which the log reaches without a gap."""
+        return self._before + len(self._events)
+
+    async def _pace(self) -> None:
+        loop = asyncio.get_running_loop()
+        if len(self._asked) == QUERIES_PER_S and (wait := self._asked[0] + 1.0 - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        self._asked.append(loop.time())
+
+    def _publish(self) -> None:
+        self.changed.set_result(None)
+        self.changed = asyncio.get_running_loop().create_future()
+
+
+class Watchers:
+    """The watches of this process. `count` is told +1 and -1 as they come and go."""
+
+    def __init__(self, sight: Sight, *, limit: int = 200, count: Callable[[int], None] = lambda _change: None) -> None:
+        self.sight = sight
+        self._limit = limit
+        self._count = count
+        self._watches: dict[tuple[Workspace, JobId], Watch] = {}
+
+    def present(self, workspace: Workspace, job_id: JobId) -> Watch | None:
+        return self._watches.get((workspace, job_id))
+
+    @asynccontextmanager
+    async def following(self, workspace: Workspace, job_id: JobId, cursor: Cursor) -> AsyncGenerator[Watch]:
+        """The job's watch, reaching back to `cursor`; it ends when its last reader leaves."""
+        key = (workspace, job_id)
+        watch = self._watches.get(key)
+        if watch is None:
+            crowded = len(self._watches) >= self._limit
+            watch = Watch(self.sight, workspace, job_id, cursor or 0, long_poll=not crowded)
+            self._watches[key] = watch
+            self._count(1)
+        watch.readers += 1
+        try:
+            await watch.cover(cursor)
+            yield watch
+        finally:
+            watch.readers -= 1
+            if not watch.readers and self._watches.get(key) is watch:
+                del self._watches[key]
+                self._count(-1)
+                watch.close()
+
+    async def close(self) -> None:
+        """Ends every watch; readers that are still there see nothing more."""
+        await asyncio.gather(*(watch.close() for watch in self._watches.values()), return_exceptions=True)
