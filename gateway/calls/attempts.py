@@ -1,0 +1,34 @@
+"""Who is asking: the job and the attempt behind a running activity, taken from the engine and never from an input."""
+
+from dataclasses import dataclass
+
+from temporalio import activity
+
+from workflows.contract.errors import StepCode, StepError
+from workflows.contract.ids import JobId, Workspace, split_workflow_id
+from workflows.contract.steps import WORKFLOW_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One process's try at a step; `number` counts the engine's attempts at the same activity."""
+
+    workspace: Workspace
+    job_id: JobId
+    run_id: str
+    activity_id: str
+    number: int
+
+    @property
+    def key(self) -> str:
+        """The job's place in the order of a group commit."""
+        return f"{self.workspace}.{self.job_id}"
+
+
+def current_attempt() -> Attempt:
+    """Raises StepError `no_receipt` for an activity that no job's workflow scheduled."""
+    info = activity.info()
+    ids = split_workflow_id(info.workflow_id or "")
+    if ids is None or info.workflow_type != WORKFLOW_TYPE or info.workflow_run_id is None:
+        raise StepError(StepCode.NO_RECEIPT, "This was not started by an admitted job; nothing was called.")
+    return Attempt(*ids, info.workflow_run_id, info.activity_id, info.attempt)
