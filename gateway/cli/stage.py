@@ -91,7 +91,8 @@ class Stage:
         self.runner.run(asyncio.sleep(0.05))
         if not child.running or time.monotonic() - self._started_at > within_s:
             said = child.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise StageFailed(f"{name} did not come up: {said[-1] if said else 'it said nothing'}")
+            last = said[-1] if said else "it said nothing"
+            raise StageFailed(f"{name} did not come up: {last}\n`jobgate demo --keep` keeps the logs.")
 
 
 @contextmanager
