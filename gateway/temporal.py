@@ -30,6 +30,7 @@ from temporalio.client import (
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
 )
+from temporalio.client import WorkflowExecution as FoundExecution
 from temporalio.common import (
     RawValue,
     SearchAttributeKey,
@@ -79,9 +80,6 @@ Standing = Literal["current", "stale", "stopped", "closed"]
 
 WORKSPACE = SearchAttributeKey.for_keyword("JobgateWorkspace")
 STATUS = SearchAttributeKey.for_keyword("JobgateStatus")
-PRINCIPAL = SearchAttributeKey.for_keyword("JobgatePrincipal")
-PLUGIN = SearchAttributeKey.for_keyword("JobgatePlugin")
-DEADLINE = SearchAttributeKey.for_datetime("JobgateDeadline")
 
 
 class StartRefused(JobgateError):
@@ -141,10 +139,7 @@ class Engine:
                 search_attributes=TypedSearchAttributes(
                     [
                         SearchAttributePair(WORKSPACE, start.workspace),
-                        SearchAttributePair(PRINCIPAL, start.principal),
-                        SearchAttributePair(PLUGIN, start.plugin.name),
                         SearchAttributePair(STATUS, "queued"),
-                        SearchAttributePair(DEADLINE, start.deadline),
                     ]
                 ),
                 static_summary=f"{start.job_id} · {start.plugin.name} {start.plugin.version}"[:200],
@@ -154,6 +149,8 @@ class Engine:
         except RPCError as error:
             if error.status in DEFINITE:
                 raise StartRefused from None
+            raise _unavailable() from None
+        except RuntimeError:  # the client connects on first use, and this is how it says that it could not
             raise _unavailable() from None
         return "created"
 
@@ -293,8 +290,8 @@ class Engine:
             )
             async for row in listed:
                 ids = split_workflow_id(row.id)
-                memo = await row.memo_value(MEMO_START, None, type_hint=MemoStart)
-                recorded = await row.memo_value(MEMO_STATE, None, type_hint=EndRecord)
+                memo = await _memo(row, MEMO_START, MemoStart)
+                recorded = await _memo(row, MEMO_STATE, EndRecord)
                 if ids and memo and recorded:
                     found.append(Waiting(ids[1], memo, recorded))
         return tuple(found)
@@ -320,7 +317,7 @@ class Engine:
     # ---- decoding
 
     async def _execution(self, found: WorkflowExecutionDescription) -> Execution | None:
-        memo = await found.memo_value(MEMO_START, None, type_hint=MemoStart)
+        memo = await _memo(found, MEMO_START, MemoStart)
         if memo is None or found.workflow_type != WORKFLOW_TYPE:
             return None
         raw = found.raw_description
@@ -329,7 +326,7 @@ class Engine:
             ending=ENDINGS.get(found.status) if found.status else None,
             closed_at=found.close_time,
             memo=memo,
-            recorded=await found.memo_value(MEMO_STATE, None, type_hint=EndRecord),
+            recorded=await _memo(found, MEMO_STATE, EndRecord),
             pending=tuple(self._pending(info) for info in raw.pending_activities),
             history_length=found.history_length,
             workflow_task_failing=raw.HasField("pending_workflow_task") and raw.pending_workflow_task.attempt > 2,
@@ -365,6 +362,14 @@ class Engine:
             return None
 
 
+async def _memo(found: FoundExecution, name: str, type_hint: type[T]) -> T | None:
+    """A memo field, or None where it is absent or not ours: anybody may start a workflow with any memo."""
+    try:
+        return await found.memo_value(name, None, type_hint=type_hint)
+    except (RuntimeError, ValueError, TypeError):
+        return None
+
+
 def _unavailable() -> Refused:
     return Refused(
         ProblemCode.ENGINE_UNAVAILABLE, "The workflow engine does not answer. Try again shortly.", retry_after_s=1
@@ -379,3 +384,5 @@ async def _trouble(ignore: RPCStatusCode | None = None) -> AsyncGenerator[None]:
     except RPCError as error:
         if error.status is not ignore:
             raise _unavailable() from None
+    except RuntimeError:  # the client connects on first use, and this is how it says that it could not
+        raise _unavailable() from None
