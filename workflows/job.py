@@ -38,7 +38,7 @@ from workflows.contract.steps import (
     ViewInput,
     ViewOutput,
 )
-from workflows.journal import Journal
+from workflows.journal import Journal, identity_of
 from workflows.meter import Meter
 from workflows.opening import memo_of, queued_view
 from workflows.people import People
@@ -62,7 +62,8 @@ class JobWorkflow:
         self._memo = memo_of(start)
         opening = queued_view(self._memo)
         state = start.state or LoopState(view=opening, seq=1, events=(opening.last_event,))
-        self._journal = Journal(state.view, state.events, state.segments, state.seq)
+        identity = identity_of(start) if start.state is None else ()
+        self._journal = Journal(state.view, state.events, state.segments, state.seq, identity)
         self._steps = Steps(start.deadline, start.heartbeat_s, self._may_start)
         self._meter = Meter(self._journal, start.limits, self._may_start, state.step, state.warned)
         self._people = People(

@@ -5,7 +5,7 @@ changes, when the set of open requests changes, and when no running step could c
 `publish` tells them (memo, search attributes, current details) in the same workflow task, once for many events.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temporalio import workflow
@@ -16,6 +16,7 @@ from workflows.contract.job import (
     MEMO_STATE,
     TERMINAL,
     EndRecord,
+    JobStart,
     JobView,
     OpenRequest,
     Progress,
@@ -27,6 +28,9 @@ from workflows.policy.transitions import next_status
 
 STATUS_KEY = SearchAttributeKey.for_keyword("JobgateStatus")
 PENDING_KEY = SearchAttributeKey.for_int("JobgatePending")
+PRINCIPAL_KEY = SearchAttributeKey.for_keyword("JobgatePrincipal")
+PLUGIN_KEY = SearchAttributeKey.for_keyword("JobgatePlugin")
+DEADLINE_KEY = SearchAttributeKey.for_datetime("JobgateDeadline")
 
 RUNNING_TAIL_BYTES = 8 * 1024
 """While a job runs, its memo repeats at most this much of the newest events; an ended job keeps its whole tail."""
@@ -45,13 +49,21 @@ def _recovery(status: Status, executed: str) -> Recovery:
 class Journal:
     """Owns view, events and sequence numbers of one job; `steps_running` counts model and tool steps in flight."""
 
-    def __init__(self, view: JobView, events: tuple[Event, ...], segments: tuple[SegmentRef, ...], seq: int) -> None:
+    def __init__(
+        self,
+        view: JobView,
+        events: tuple[Event, ...],
+        segments: tuple[SegmentRef, ...],
+        seq: int,
+        identity: Sequence[SearchAttributeUpdate[Any]] = (),
+    ) -> None:
         self.view = view
         self.events = list(events)
         self.segments = list(segments)
         self.seq = seq
         self.steps_running = 0
         self.unpublished = False
+        self._identity = list(identity)
         self._told_status: Status | None = None
         self._told_pending = 0
 
@@ -94,7 +106,7 @@ class Journal:
         """Tell readers without a worker. Two history events at most: memo always, search attributes where changed."""
         self.unpublished = False
         workflow.upsert_memo(self.memo())
-        updates: list[SearchAttributeUpdate[Any]] = []
+        updates, self._identity = self._identity, []
         if self.view.status is not self._told_status:
             updates.append(STATUS_KEY.value_set(self.view.status.value))
         if (pending := self.pending()) != self._told_pending:
@@ -149,3 +161,13 @@ class Journal:
                 kept += 1
             events = events[len(events) - kept :]
         return {MEMO_STATE: EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(events))}
+
+
+def identity_of(start: JobStart) -> list[SearchAttributeUpdate[Any]]:
+    """The search attributes that never change. They ride along with the first upsert: at the start each of them costs
+    admissions a few per cent (docs/bench.md), here they cost nothing."""
+    return [
+        PRINCIPAL_KEY.value_set(start.principal),
+        PLUGIN_KEY.value_set(start.plugin.name),
+        DEADLINE_KEY.value_set(start.deadline),
+    ]
