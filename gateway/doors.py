@@ -81,14 +81,19 @@ def verifier_of(settings: Settings) -> TokenVerifier:
     return TokenVerifier(DevelopmentKey.load(settings.data), issuer=settings.issuer, audience=settings.audience)
 
 
-def _doors(request: Request) -> Doors:
+async def _doors(request: Request) -> Doors:  # async: FastAPI runs plain functions in a thread
     return cast(Doors, request.app.state.doors)
 
 
 At = Annotated[Doors, Depends(_doors)]
 
 
-def _caller(request: Request, doors: At) -> Caller:
+async def _caller(request: Request, doors: At) -> Caller:
+    return caller_of(request, doors)
+
+
+def caller_of(request: Request, doors: Doors) -> Caller:
+    """The caller whom the one Authorization header proves. Raises Refused(UNAUTHENTICATED)."""
     given = request.headers.getlist("authorization")
     caller = doors.verifier.verify(given[0] if len(given) == 1 else None)
     structlog.contextvars.bind_contextvars(principal=caller.principal, workspace=caller.workspace)

@@ -1,0 +1,225 @@
+"""The facade's `Reader`, over engine, ledger and blobs. Every verb here reads; none is told to change anything."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, text
+
+from facade.reader import (
+    Access,
+    DecisionFacts,
+    Execution,
+    Health,
+    LedgerFacts,
+    Listed,
+    ReadAction,
+    ReceiptFacts,
+    Undecided,
+    Viewer,
+    VoteFacts,
+    Waiting,
+)
+from gateway.authority import EVERY, Action, Allowed, granted
+from gateway.blobs import BlobMissing, Blobs
+from gateway.ledger.decisions import find_decision, list_decisions, list_votes
+from gateway.ledger.effects import open_effects
+from gateway.ledger.engine import Ledger
+from gateway.ledger.grants import GrantRow, grants_of
+from gateway.ledger.receipts import ReceiptFilter, ReceiptRow, find_receipt, list_receipts
+from gateway.ledger.stops import find_stop
+from gateway.temporal import Engine
+from workflows.contract.errors import JobgateError
+from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, RequestId, Workspace
+from workflows.contract.job import EndRecord, Initiator, Progress
+from workflows.contract.steps import ViewInput, ViewOutput
+
+RUNG_S = 2.0
+"""How long one rung of readyz may take to answer."""
+POLLED_WITHIN_S = 60.0
+"""A worker asks for work at least once in this time; an older record is a dead worker's."""
+_READ_ACTIONS: tuple[ReadAction, ...] = ("jobs:read", "jobs:decide")
+_PROBE_WORKSPACE = Workspace("readyz")
+_PROBE_BLOB = Digest("sha256:" + "0" * 64)
+
+
+class GatewayReader:
+    def __init__(self, engine: Engine, ledger: Ledger, blobs: Blobs) -> None:
+        self._engine = engine
+        self._ledger = ledger
+        self._blobs = blobs
+
+    # ---- the engine
+
+    async def execution(self, workspace: Workspace, job_id: JobId) -> Execution | None:
+        return await self._engine.describe(workspace, job_id)
+
+    async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
+        return await self._engine.newest_progress(workspace, job_id)
+
+    async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
+        return await self._engine.end_record(workspace, job_id)
+
+    async def query(
+        self, workspace: Workspace, job_id: JobId, after: int, limit: int, timeout_s: float
+    ) -> ViewOutput | None:
+        return await self._engine.query_view(workspace, job_id, ViewInput(after=after, limit=limit), timeout_s)
+
+    def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
+        return self._engine.changes(workspace, job_id)
+
+    async def waiting(self, workspace: Workspace) -> tuple[Waiting, ...]:
+        return await self._engine.waiting(workspace)
+
+    # ---- the ledger
+
+    async def ledger(self, viewer: Viewer, job_id: JobId) -> LedgerFacts:
+        now = datetime.now(UTC)
+
+        def look(conn: Connection) -> LedgerFacts:
+            row = find_receipt(conn, viewer.workspace, job_id)
+            access = _access(viewer, grants_of(conn, viewer.workspace, viewer.principal, now), now)
+            return _facts(conn, row, access)
+
+        return await self._ledger.read(look)
+
+    async def access(self, viewer: Viewer) -> Access:
+        now = datetime.now(UTC)
+        return await self._ledger.read(
+            lambda conn: _access(viewer, grants_of(conn, viewer.workspace, viewer.principal, now), now)
+        )
+
+    async def decision(self, workspace: Workspace, job_id: JobId, request_id: RequestId) -> DecisionFacts | None:
+        return await self._ledger.read(lambda conn: read_decision(conn, workspace, job_id, request_id))
+
+    async def undecided(self, viewer: Viewer, requests: Iterable[tuple[JobId, RequestId]]) -> Undecided:
+        asked, now = list(requests), datetime.now(UTC)
+
+        def look(conn: Connection) -> Undecided:
+            access = _access(viewer, grants_of(conn, viewer.workspace, viewer.principal, now), now)
+            open_ = frozenset[tuple[JobId, RequestId]]()
+            for job_id in {job for job, _ in asked}:
+                row = find_receipt(conn, viewer.workspace, job_id)
+                if row is None or find_stop(conn, viewer.workspace, job_id) is not None:
+                    continue
+                decided = {ruling.request_id for ruling in list_decisions(conn, viewer.workspace, job_id)}
+                open_ |= {(job, request) for job, request in asked if job == job_id and request not in decided}
+            return Undecided(access, open_)
+
+        return await self._ledger.read(look)
+
+    async def write_in_doubt(self, workspace: Workspace, job_id: JobId) -> bool:
+        return bool(await self._ledger.read(lambda conn: open_effects(conn, workspace, job_id)))
+
+    async def receipts(
+        self, viewer: Viewer, *, plugin: PluginName | None, session: str | None, before: int | None, limit: int
+    ) -> Listed:
+        now = datetime.now(UTC)
+
+        def look(conn: Connection) -> Listed:
+            access = _access(viewer, grants_of(conn, viewer.workspace, viewer.principal, now), now)
+            wanted = ReceiptFilter(plugin=plugin, session=session, plugins=access.plugins["jobs:read"])
+            rows = list_receipts(conn, viewer.workspace, wanted, before_seq=before, limit=limit + 1)
+            jobs = tuple(_facts(conn, row, access) for row in rows[:limit])
+            return Listed(jobs, more=len(rows) > limit)
+
+        return await self._ledger.read(look)
+
+    # ---- the rest
+
+    async def blob(self, workspace: Workspace, ref: BlobRef) -> bytes:
+        try:
+            return await self._blobs.get(workspace, Digest(ref))
+        except BlobMissing:
+            raise KeyError(ref) from None
+
+    async def health(self) -> tuple[Health, ...]:
+        engine, ledger, blobs, workers = await asyncio.gather(
+            _rung("engine", self._engine.reachable(), "answers for this namespace"),
+            _rung("ledger", self._ledger.read(_probe), "answers, schema present"),
+            _rung("blobs", self._blobs.exists(_PROBE_WORKSPACE, _PROBE_BLOB), "answers"),
+            self._workers(),
+        )
+        return engine, ledger, blobs, workers
+
+    async def _workers(self) -> Health:
+        try:
+            async with asyncio.timeout(RUNG_S):
+                pollers = await self._engine.pollers()
+        except (JobgateError, TimeoutError):
+            return Health("workers", None, "not known: the engine does not answer")
+        if pollers.last_seen is None:
+            return Health("workers", False, "no worker has asked for work; accepted jobs wait")
+        age = (datetime.now(UTC) - pollers.last_seen).total_seconds()
+        if age > POLLED_WITHIN_S:
+            return Health("workers", False, "no worker has asked for work lately; accepted jobs wait")
+        return Health("workers", True, f"a worker asked for work {max(round(age), 0)} s ago")
+
+
+def read_decision(conn: Connection, workspace: Workspace, job_id: JobId, request_id: RequestId) -> DecisionFacts | None:
+    """What the ledger holds of a request; None where nobody has voted or decided."""
+    ruling = find_decision(conn, workspace, job_id, request_id)
+    votes = tuple(
+        VoteFacts(vote.principal, vote.decision, vote.at) for vote in list_votes(conn, workspace, job_id, request_id)
+    )
+    if ruling is None and not votes:
+        return None
+    return DecisionFacts(
+        request_id=request_id,
+        verdict=ruling.decision if ruling else None,
+        action_digest=ruling.action_digest if ruling else None,
+        decided_by=ruling.decided_by if ruling else (),
+        decided_at=ruling.decided_at if ruling else None,
+        votes=votes,
+    )
+
+
+def _access(viewer: Viewer, grants: Iterable[GrantRow], now: datetime) -> Access:
+    own = tuple(grants)
+    return Access({action: _plugins(viewer, own, action, now) for action in _READ_ACTIONS})
+
+
+def _plugins(
+    viewer: Viewer, grants: tuple[GrantRow, ...], action: ReadAction, now: datetime
+) -> frozenset[PluginName] | None:
+    """The plugins that scope and grants open for this action; None = every plugin."""
+    if action not in viewer.scopes:
+        return frozenset()
+    fitting = [grant for grant in grants if isinstance(granted((grant,), Action(action), None, now), Allowed)]
+    if any(EVERY in grant.plugins for grant in fitting):
+        return None
+    return frozenset(PluginName(name) for grant in fitting for name in grant.plugins)
+
+
+def _facts(conn: Connection, row: ReceiptRow | None, access: Access) -> LedgerFacts:
+    if row is None:
+        return LedgerFacts(None, None, access)
+    stop = find_stop(conn, row.workspace, row.job_id)
+    receipt = ReceiptFacts(
+        seq=row.seq,
+        job_id=row.job_id,
+        plugin=row.plugin,
+        principal=row.principal,
+        initiator=Initiator.model_validate(row.initiator) if row.initiator is not None else None,
+        mode=row.mode,
+        session=row.session,
+        receipt=row.receipt,
+        reserved_at=row.reserved_at,
+        confirmed_at=row.confirmed_at,
+        refused_at=row.refused_at,
+        deadline=row.deadline_at,
+    )
+    return LedgerFacts(receipt, stop.requested_at if stop is not None else None, access)
+
+
+def _probe(conn: Connection) -> None:
+    conn.execute(text("SELECT seq FROM receipts LIMIT 1")).first()
+
+
+async def _rung(name: str, answer: Awaitable[object], good: str) -> Health:
+    try:
+        async with asyncio.timeout(RUNG_S):
+            await answer
+    except (JobgateError, TimeoutError):
+        return Health(name, False, "does not answer")
+    return Health(name, True, good)

@@ -1,0 +1,26 @@
+"""GET /metrics: what this process counted, as Prometheus text."""
+
+from fastapi import APIRouter, Response
+
+from facade.documented import refusals
+from gateway.authority import Action
+from gateway.doors import At, By, permit
+from workflows.contract.errors import ProblemCode
+
+router = APIRouter(tags=["health"])
+
+
+@router.get(
+    "/metrics",
+    operation_id="metrics",
+    response_class=Response,
+    responses={
+        200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **refusals(ProblemCode.NOT_PERMITTED),
+    },
+)
+async def metrics(doors: At, caller: By) -> Response:
+    """Counters and gauges of this API process (scope operator:read)."""
+    await doors.ledger.read(lambda conn: permit(caller, conn, Action.OPERATOR_READ))
+    text, kind = doors.telemetry.metrics.render()
+    return Response(text, headers={"Content-Type": kind})
