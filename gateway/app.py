@@ -11,8 +11,6 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
-from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute
 
 from facade import routes as reads
 from facade.routes import Serving
@@ -64,6 +62,7 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
         redirect_slashes=False,
         dependencies=[Depends(declared_query_only)],
     )
+    app.state.declared_query = {}
     for routes in (reads, jobs, decisions, operators, metrics):
         app.include_router(routes.router)
     install_problems(app)
@@ -94,13 +93,11 @@ def serve_from(doors: Doors) -> Serving:
 
 async def declared_query_only(request: Request) -> None:
     """Raises Refused(INPUT_INVALID) for a query parameter that the route does not have."""
-    if request.scope["query_string"] and not declared_query(request.scope["route"]).issuperset(request.query_params):
+    if not request.scope["query_string"]:
+        return
+    route, known = request.scope["route"], request.app.state.declared_query
+    if id(route) not in known:
+        fields: list[Any] = get_flat_params(route.dependant)
+        known[id(route)] = frozenset(field.alias for field in fields if isinstance(field.field_info, Query))
+    if not known[id(route)].issuperset(request.query_params):
         raise Refused(ProblemCode.INPUT_INVALID, "The query holds a parameter that this address does not take.")
-
-
-@cache
-def declared_query(route: BaseRoute) -> frozenset[str]:
-    if not isinstance(route, APIRoute):
-        return frozenset()
-    fields: list[Any] = get_flat_params(route.dependant)
-    return frozenset(field.alias for field in fields if isinstance(field.field_info, Query))

@@ -87,6 +87,7 @@ class Envelope:
             refused = internal()
         if answer.begun:
             return
+        answer.clock = None  # it has ended with the app
         if refused.code == ProblemCode.PAYLOAD_TOO_LARGE:
             await body.discard()
         await problem_response(refused, scope[REQUEST_ID])(scope, receive, answer.send)
