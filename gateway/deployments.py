@@ -26,7 +26,7 @@ SCRIPTED = "scripted:"
 _MODEL = re.compile(r"[a-z][a-z0-9_/.-]{0,63}:[^\s\x00-\x1f\x7f]{1,200}")
 _URL = re.compile(r"[hH][tT]{2}[pP][sS]?://[!\"$->A-\[\]-~]+")  # visible ASCII but # ? @ and the backslash
 _OWN_HEADER = re.compile(r"jobgate-.*|idempotency-key|traceparent|tracestate|host|connection|content-.*|transfer-.*|te")
-_PRICED_AS: Mapping[str, str] = {
+PRICED_AS: Mapping[str, str] = {
     "openai-chat": "openai",
     "openai-responses": "openai",
     "google-gla": "google",
@@ -138,7 +138,7 @@ def price_known(model: str) -> bool:
 
     provider, _, name = model.partition(":")
     try:
-        calc_price(Usage(input_tokens=1, output_tokens=1), name, provider_id=_PRICED_AS.get(provider, provider))
+        calc_price(Usage(input_tokens=1, output_tokens=1), name, provider_id=PRICED_AS.get(provider, provider))
     except (LookupError, ValueError):
         return False
     return True

@@ -82,15 +82,8 @@ class CallGateway:
 
         return await self._writes.run(attempt, intent, send, timeout_s=prepared.tool.timeout_seconds)
 
-    async def load(self, receipt: ReceiptRow) -> Snapshot:
-        """What the job is bound to. Raises StepError `snapshot_mismatch`."""
-        try:
-            return await self._snapshots.load(receipt.workspace, receipt.snapshot)
-        except SnapshotMismatch as mismatch:
-            raise StepError(StepCode.SNAPSHOT_MISMATCH, mismatch.detail) from None
-
     async def _prepare(self, attempt: Attempt, receipt: ReceiptRow, asked: ToolInput) -> Prepared:
-        snapshot = await self.load(receipt)
+        snapshot = await load_snapshot(self._snapshots, receipt)
         tool = snapshot.bundle.manifest.tool(asked.tool)
         if tool is None or tool.http is None or tool.effect != asked.effect:
             raise StepError(StepCode.REJECTED, "The plugin has no such tool.")
@@ -184,6 +177,14 @@ class CallGateway:
         except ReplyTooLarge as failure:
             return outcome_too_large(tool.effect, failure)
         return outcome_of(tool.effect, reply, scrubber)
+
+
+async def load_snapshot(snapshots: Snapshots, receipt: ReceiptRow) -> Snapshot:
+    """What the job is bound to, verified. Raises StepError `snapshot_mismatch`."""
+    try:
+        return await snapshots.load(receipt.workspace, receipt.snapshot)
+    except SnapshotMismatch as mismatch:
+        raise StepError(StepCode.SNAPSHOT_MISMATCH, mismatch.detail) from None
 
 
 def policy_text(snapshot: Snapshot) -> str | None:

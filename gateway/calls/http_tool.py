@@ -123,7 +123,7 @@ def read_outcome(
         return _write_outcome(status, named, body)
     if status in (408, 425, 429) or status >= 500:
         code = StepCode.RATE_LIMITED if status == 429 else StepCode.UNAVAILABLE
-        raise StepError(code, f"The tool answered with status {status}.", retry_after_s=_retry_after(named, now))
+        raise StepError(code, f"The tool answered with status {status}.", retry_after_s=retry_after(named, now))
     if not 200 <= status < 300:
         return _unwelcome("error", status, named, body)
     try:
@@ -219,7 +219,7 @@ def _no_constant(_name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
 
 
-def _retry_after(headers: Mapping[str, str], now: datetime | None) -> float | None:
+def retry_after(headers: Mapping[str, str], now: datetime | None) -> float | None:
     """Seconds (RFC 9110, 10.2.3). A date counts from the reply's own Date, so the two clocks need not agree."""
     asked = headers.get("retry-after", "").strip()
     if re.fullmatch(r"[0-9]{1,9}", asked):

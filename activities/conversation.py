@@ -1,0 +1,112 @@
+"""A job's conversation as a chain of blobs: what the model said and asked for, and what came of each call.
+
+A blob is `{prev, entries, results, refused_finals}` with at most 50 entries; the head is written anew until it is full,
+so a long job stays linear. Arguments, tool results and long texts are references. `results` names the last result of
+each tool, so that the scripted model needs the head alone.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.blobs import Blobs
+from workflows.contract.ids import BlobRef, ToolName, Workspace
+from workflows.contract.job import CallResult
+
+ENTRIES_PER_BLOB = 50
+ENTRIES_PER_TURN = 3
+INLINE_TEXT = 2000
+"""Characters; a longer text is a blob of its own."""
+HAS_RESULT = frozenset({"ok", "error", "answered"})
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class SaidCall(_Stored):
+    """`tool` is the name the model used, cleaned; `note` answers a call that Jobgate itself settled at once."""
+
+    call: int
+    tool: str
+    args_ref: BlobRef
+    note: str | None = None
+
+
+class Said(_Stored):
+    """One answer of the model."""
+
+    kind: Literal["said"] = "said"
+    turn: int
+    text: str = ""
+    text_ref: BlobRef | None = None
+    calls: tuple[SaidCall, ...] = ()
+
+
+class Came(_Stored):
+    """What came of the calls of the answer before."""
+
+    kind: Literal["came"] = "came"
+    results: tuple[CallResult, ...]
+
+
+class Told(_Stored):
+    """A sentence of Jobgate's own to the model."""
+
+    kind: Literal["told"] = "told"
+    text: str
+
+
+Entry = Annotated[Said | Came | Told, Field(discriminator="kind")]
+
+
+class Chunk(_Stored):
+    prev: BlobRef | None = None
+    entries: tuple[Entry, ...] = ()
+    results: dict[ToolName, BlobRef] = Field(default_factory=dict[ToolName, BlobRef])
+    refused_finals: int = 0
+    """How many answers in a row did not fit the output schema."""
+
+
+class Conversation:
+    """The head of one job's chain. `add` leaves this one as it is and returns a longer one, which is not stored yet."""
+
+    def __init__(self, blobs: Blobs, workspace: Workspace, head: Chunk, stored_as: BlobRef | None = None) -> None:
+        self._blobs = blobs
+        self._workspace = workspace
+        self._stored_as = stored_as
+        self.head = head
+
+    @classmethod
+    async def load(cls, blobs: Blobs, workspace: Workspace, ref: BlobRef | None) -> "Conversation":
+        head = Chunk() if ref is None else await _chunk(blobs, workspace, ref)
+        return cls(blobs, workspace, head, ref)
+
+    def add(self, *entries: Said | Came | Told, refused_finals: int | None = None) -> "Conversation":
+        """`refused_finals` None: as many as before."""
+        head = self.head
+        if self._stored_as is not None and len(head.entries) + ENTRIES_PER_TURN > ENTRIES_PER_BLOB:
+            head = Chunk(prev=self._stored_as, results=head.results, refused_finals=head.refused_finals)
+        results = [result for entry in entries if isinstance(entry, Came) for result in entry.results]
+        last = {one.tool: one.result_ref for one in results if one.result_ref and one.outcome in HAS_RESULT}
+        grown = Chunk(
+            prev=head.prev,
+            entries=(*head.entries, *entries),
+            results={**head.results, **last},
+            refused_finals=head.refused_finals if refused_finals is None else refused_finals,
+        )
+        return Conversation(self._blobs, self._workspace, grown)
+
+    async def store(self) -> BlobRef:
+        return BlobRef(await self._blobs.put(self._workspace, self.head.model_dump_json().encode()))
+
+    async def entries(self) -> list[Said | Came | Told]:
+        """All of them, oldest first: reads the whole chain."""
+        chunks = [self.head]
+        while (prev := chunks[-1].prev) is not None:
+            chunks.append(await _chunk(self._blobs, self._workspace, prev))
+        return [entry for chunk in reversed(chunks) for entry in chunk.entries]
+
+
+async def _chunk(blobs: Blobs, workspace: Workspace, ref: BlobRef) -> Chunk:
+    return Chunk.model_validate_json(await blobs.get(workspace, ref))

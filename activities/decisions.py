@@ -1,0 +1,98 @@
+"""Reads of the ledger that the loop believes instead of signals, and the archive of its events.
+
+People's own words (answers, reasons) leave the ledger as blobs, so that no history holds them; a settlement is one of
+three words and no text of theirs. Expiry is written by
+compare-and-set: a decision that was first stands.
+"""
+
+import json
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+from sqlalchemy import Connection
+from temporalio import activity
+
+from gateway import authority
+from gateway.blobs import Blobs
+from gateway.calls.attempts import Attempt, current_attempt
+from gateway.calls.permits import NO_RECEIPT
+from gateway.ledger.decisions import DecisionRow, expire_request, find_decision, list_votes
+from gateway.ledger.engine import Ledger
+from gateway.ledger.gates import held_job_released
+from gateway.ledger.grants import grants_of
+from gateway.ledger.receipts import ReceiptRow, find_receipt
+from workflows.contract.ids import BlobRef
+from workflows.contract.steps import Activity, ArchiveInput, DecisionInput, GateOutput, Ruling
+
+
+class LedgerActivities:
+    def __init__(self, ledger: Ledger, blobs: Blobs) -> None:
+        self._ledger = ledger
+        self._blobs = blobs
+
+    @activity.defn(name=Activity.READ_DECISION)
+    async def read_decision(self, asked: DecisionInput) -> Ruling:
+        """What the ledger rules on a request; `close`: nobody decided in time, unless somebody did."""
+        attempt = current_attempt()
+
+        def stands(conn: Connection) -> tuple[DecisionRow | None, int]:
+            _receipt(conn, attempt)
+            of = (attempt.workspace, attempt.job_id, asked.request_id)
+            return find_decision(conn, *of), len([vote for vote in list_votes(conn, *of) if vote.decision == "approve"])
+
+        def closed(conn: Connection) -> DecisionRow | None:
+            _receipt(conn, attempt)
+            of = (attempt.workspace, attempt.job_id, asked.request_id)
+            return expire_request(conn, *of, action_digest=asked.action_digest, at=datetime.now(UTC))
+
+        if asked.close:
+            decision, votes = await self._ledger.write(closed), 0
+        else:
+            decision, votes = await self._ledger.read(stands)
+        return Ruling(verdict=None, votes=votes) if decision is None else await self._ruling(attempt, decision)
+
+    @activity.defn(name=Activity.READ_GATE)
+    async def read_gate(self) -> GateOutput:
+        attempt = current_attempt()
+
+        def look(conn: Connection) -> GateOutput:
+            receipt = _receipt(conn, attempt)
+            now = datetime.now(UTC)
+            grants = grants_of(conn, receipt.workspace, receipt.principal, now)
+            allowed = authority.granted(grants, authority.Action.JOBS_SUBMIT, receipt.plugin, now)
+            revoked = isinstance(allowed, authority.Denied)
+            return GateOutput(open=not revoked and held_job_released(conn, receipt), revoked=revoked)
+
+        return await self._ledger.read(look)
+
+    @activity.defn(name=Activity.ARCHIVE_EVENTS)
+    async def archive_events(self, asked: ArchiveInput) -> str:
+        """The blob of a segment: the events as a JSON array."""
+        attempt = current_attempt()
+        await self._ledger.read(lambda conn: _receipt(conn, attempt))
+        return await self._blobs.put(attempt.workspace, to_json(asked.events))
+
+    async def _ruling(self, attempt: Attempt, decision: DecisionRow) -> Ruling:
+        """A voided request is over without a yes, as an expired one is."""
+        words: JsonValue = decision.answer if decision.decision in ("answer", "settle") else decision.reason
+        ref: BlobRef | None = None
+        if words is not None or decision.decision == "answer":
+            data = json.dumps(words, ensure_ascii=False, separators=(",", ":")).encode()
+            ref = BlobRef(await self._blobs.put(attempt.workspace, data))
+        return Ruling(
+            verdict="expired" if decision.decision == "voided" else decision.decision,
+            action_digest=decision.action_digest,
+            decided_by=decision.decided_by,
+            decided_at=decision.decided_at,
+            votes=len(decision.decided_by),
+            answer_ref=ref,
+            answer=str(decision.answer) if decision.decision == "settle" else None,
+        )
+
+
+def _receipt(conn: Connection, attempt: Attempt) -> ReceiptRow:
+    receipt = find_receipt(conn, attempt.workspace, attempt.job_id)
+    if receipt is None:
+        raise NO_RECEIPT.error()
+    return receipt
