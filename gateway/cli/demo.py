@@ -25,6 +25,8 @@ from gateway.cli.stage import stage
 from gateway.cli.watching import Line, follow, live_line, show_event
 from gateway.settings import DevFile
 
+DEMO = "demo"
+"""The workspace that a development stack seeds."""
 PLUGIN, VERSION, INVOICE, CENTS = "support-refund", "1.0.0", "inv_17", 1200
 REFUND_TOOL = "refunds.create"
 PHASE_REASON = "the demo opens the gate"
@@ -76,6 +78,7 @@ def _play(story: Story) -> str:
     _be_refused(story, app)
     _open_gate(story, operator)
     receipt = _submit(story, app)
+    story.tell(f"in the Temporal UI: {running.temporal_ui_url}/{_engine_path(story, running)}")
     _run(story, app)
     _read_the_end(story, app, receipt)
     return _look_into_engine(story, running)
@@ -202,13 +205,17 @@ def _compare_with_shop(story: Story) -> None:
 
 def _look_into_engine(story: Story, running: DevFile) -> str:
     """The job's page in the Temporal UI, and what the engine itself says there."""
-    path = f"namespaces/{running.namespace}/workflows/demo.{story.key}"
+    path = _engine_path(story, running)
     answer = httpx2.get(f"{running.temporal_ui_url}/api/v1/{path}", timeout=10, trust_env=False)
     info: Json = answer.json().get("workflowExecutionInfo", {}) if answer.is_success else {}
     state = str(info.get("status", f"HTTP {answer.status_code}")).rpartition("_")[2].lower()
     found = f"{state}, {info.get('historyLength')} events in its history"
     story.check("Temporal's own record of the workflow", state == "completed", found)
     return f"{running.temporal_ui_url}/{path}"
+
+
+def _engine_path(story: Story, running: DevFile) -> str:
+    return f"namespaces/{running.namespace}/workflows/{DEMO}.{story.key}"
 
 
 def _post_job(app: Gateway, key: str) -> Reply:

@@ -55,8 +55,9 @@ def conclude(story: Story, ui: str, *, kept: bool) -> int:
     """Tells the proof, once everything has ended; 0 where all of it holds."""
     endings = story.stage.endings
     said = ", ".join(f"{name} exit code {code}" for name, code in endings.items())
-    gone = kept or not story.stage.folder.exists()
-    story.check("nothing left behind", gone and all(code == 0 for code in endings.values()), said)
+    left = story.stage.left_running if kept or not story.stage.folder.exists() else [str(story.stage.folder)]
+    clean = not left and all(code == 0 for code in endings.values())
+    story.check("nothing left behind", clean, f"{said}; left: {', '.join(left) or 'nothing'}")
     story.chapter("What ran and what did not, computed from the shop's table, the events and the answers")
     for check in story.checks:
         mark, style = ("✓", "green") if check.holds else ("✗", "bold red")

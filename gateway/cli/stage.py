@@ -45,6 +45,7 @@ class Stage:
     runner: asyncio.Runner
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     endings: dict[str, int | None] = field(default_factory=dict[str, int | None])
+    pids: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def data(self) -> Path:
@@ -71,7 +72,13 @@ class Stage:
         self._start("dev", "gateway.cli", ["dev", "--data", str(self.data), *ANY_PORTS])
         while (running := read_dev_file(self.data)) is None:
             self._tick("dev", SERVING_WITHIN_S)
+        self.pids = running.pids.model_dump()
         return running
+
+    @property
+    def left_running(self) -> list[str]:
+        """What the stack said it runs and still does."""
+        return [name for name, pid in self.pids.items() if _lives(pid)]
 
     def close(self) -> None:
         """Ends what runs, politely; a child that had to be killed has no exit code of 0."""
@@ -117,6 +124,14 @@ def stage(folder: Path | None, keep: bool) -> Generator[Stage]:
     finally:
         if not keep and folder is None:
             shutil.rmtree(where, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
