@@ -103,12 +103,18 @@ def caller_of(request: Request, doors: Doors) -> Caller:
 By = Annotated[Caller, Depends(_caller)]
 
 
-async def json_body(request: Request) -> bytes:
-    """The body of a request that must be JSON. Raises Refused(UNSUPPORTED_MEDIA_TYPE)."""
+async def json_body(request: Request, until: float | None = None) -> bytes:
+    """The body of a request that must be JSON, come by `until` (event loop time). Raises Refused: 415, 504."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Refused(ProblemCode.UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json.")
-    return await request.body()
+    try:
+        async with asyncio.timeout_at(until):
+            return await request.body()
+    except TimeoutError:
+        raise Refused(
+            ProblemCode.HTTP_DEADLINE_EXCEEDED, "The request clock ran out before the body had come: nothing started."
+        ) from None
 
 
 async def read_body(request: Request, model: type[Body]) -> Body:

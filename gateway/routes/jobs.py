@@ -57,7 +57,7 @@ async def submit(
     until = request_clock(request, doors.settings)
     need_scope(caller, Action.JOBS_SUBMIT)
     key = read_key(request.headers.getlist("idempotency-key"))
-    admitted = await doors.admission.admit(caller, key, await json_body(request), until)
+    admitted = await doors.admission.admit(caller, key, await json_body(request, until), until)
     headers = {"Location": f"/v1/jobs/{admitted.job_id}", "Retry-After": "1"}
     if not admitted.created:
         headers = {"Location": headers["Location"], "Idempotent-Replayed": "true"}
