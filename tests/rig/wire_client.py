@@ -1,0 +1,56 @@
+"""One HTTP/1.1 request as exact bytes on a socket of its own: for what a well-behaved client can not send.
+
+It can leave without reading the answer, promise more bytes than it sends, and send chunks.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+
+async def speak(
+    url: str,
+    token: str | None,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    *,
+    promised: int | None = None,
+    chunked: bool = False,
+    answer: bool = True,
+    timeout: float = 20.0,
+) -> tuple[int, Any]:
+    """Status and JSON of the answer; `answer` False: cut the connection as soon as the request is written, (0, None).
+
+    `promised` is the Content-Length, if not the truth. Units: bytes, seconds.
+    """
+    address = urlsplit(url)
+    lines = {"Host": address.netloc, "Content-Type": "application/json", "Connection": "close", **(headers or {})}
+    if token is not None:
+        lines["Authorization"] = f"Bearer {token}"
+    if chunked:
+        lines["Transfer-Encoding"] = "chunked"
+        half = len(body) // 2
+        body = (
+            b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:half], body[half:]) if part) + b"0\r\n\r\n"
+        )
+    else:
+        lines["Content-Length"] = str(len(body) if promised is None else promised)
+    head = f"{method} {target} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        writer.write(head.encode("latin-1") + b"\r\n" + body)
+        await writer.drain()
+        if not answer:
+            writer.transport.abort()
+            return 0, None
+        async with asyncio.timeout(timeout):
+            status_line, _, rest = (await reader.read()).partition(b"\r\n")
+        head_bytes, _, payload = rest.partition(b"\r\n\r\n")
+        assert b"transfer-encoding: chunked" not in head_bytes.lower()
+        return int(status_line.split()[1]), json.loads(payload) if payload else None
+    finally:
+        writer.transport.abort()
