@@ -169,7 +169,8 @@ class Reader(Protocol):
         ...
 
     def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
-        """Yields whenever the history of the job grew (one long poll at a time), ends when the execution closed."""
+        """Yields whenever a workflow task of the job was done (one long poll at a time), ends when the execution
+        closed."""
         ...
 
     async def ledger(self, viewer: Viewer, job_id: JobId) -> LedgerFacts:

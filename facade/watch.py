@@ -21,7 +21,8 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import Event
 from workflows.contract.ids import JobId, Workspace
 
-QUERIES_PER_S = 5
+NOT_BEFORE_S = (0.0, 0.0, 0.25, 0.5, 0.75, 1.0)
+"""After n queries within a second, the next one comes so long after the first of them: two at once, five a second."""
 SLOW_POLL_S = 2.0
 TROUBLE_PAUSE_S = 1.0
 PAGE = 500
@@ -37,7 +38,7 @@ class Watch:
         self._workspace, self._job_id = workspace, job_id
         self._long_poll = long_poll
         self._wake = asyncio.Event()
-        self._asked: deque[float] = deque(maxlen=QUERIES_PER_S)
+        self._asked: deque[float] = deque(maxlen=len(NOT_BEFORE_S) - 1)
         self._reaching_back = asyncio.Lock()
         self._before = start
         self._events: list[Event] = []
@@ -201,10 +202,12 @@ class Watch:
         return self._before + len(self._events)
 
     async def _pace(self) -> None:
-        loop = asyncio.get_running_loop()
-        if len(self._asked) == QUERIES_PER_S and (wait := self._asked[0] + 1.0 - loop.time()) > 0:
-            await asyncio.sleep(wait)
-        self._asked.append(loop.time())
+        now = asyncio.get_running_loop().time
+        while self._asked and self._asked[0] <= now() - 1.0:
+            self._asked.popleft()
+        if self._asked:
+            await asyncio.sleep(max(self._asked[0] + NOT_BEFORE_S[len(self._asked)] - now(), 0))
+        self._asked.append(now())
 
     def _publish(self) -> None:
         self.changed.set_result(None)

@@ -248,7 +248,8 @@ class Engine:
         return None
 
     async def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
-        """Yields whenever the history grew, one long poll at a time; follows roll-overs; ends with the execution."""
+        """Yields when a workflow task was done (nothing else changes a view), one long poll at a time; follows
+        roll-overs; ends with the execution."""
         execution = WorkflowExecution(workflow_id=workflow_id(workspace, job_id))
         token = b""
         while True:
@@ -270,7 +271,7 @@ class Engine:
                     return
                 raise _unavailable() from None
             events, token = page.history.events, page.next_page_token
-            if events:
+            if any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
                 yield
             if not token:
                 rolled_over = events and events[-1].event_type == (
