@@ -21,8 +21,8 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import Event
 from workflows.contract.ids import JobId, Workspace
 
-NOT_BEFORE_S = (0.0, 0.0, 0.25, 0.5, 0.75, 1.0)
-"""After n queries within a second, the next one comes so long after the first of them: two at once, five a second."""
+NOT_BEFORE_S = (0.0, 0.0, 0.0, 0.5, 0.75, 1.0)
+"""After n queries within a second, the next comes so long after the first of them: three at once, five a second."""
 SLOW_POLL_S = 2.0
 TROUBLE_PAUSE_S = 1.0
 PAGE = 500

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from facade.log import last_seq
 from facade.project import Look, state_of
-from facade.reader import LedgerFacts
+from facade.reader import DecisionFacts, LedgerFacts
 from facade.requests import STATE_OF_VERDICT, find_request, state_of_request
 from facade.watch import Watch
 from facade.window import Window
@@ -46,6 +46,8 @@ ANSWER_BYTES = 32 * 1024
 REASON_CHARS = 2000
 CONFIRM_S = 3.0
 """How long the answer waits for the job to record the verdict."""
+REPEATED_S = 1.0
+"""How long a repeated decision waits before it tells the job once more."""
 MARGIN_S = 0.5
 SETTLEMENTS = ("happened", "did_not_happen", "stop")
 VERBS: dict[RequestKind, tuple[DecisionVerb, ...]] = {
@@ -126,16 +128,20 @@ async def decide_request(
             look, request = await find_request(window, caller, ledger, RequestId(request_id))
             asked = _Asked(caller, ledger, look, request, body)
             _may_decide(asked)
-            await _still_open(window, asked)
+            ruling = await _still_open(window, asked)
             result = await doors.ledger.write(lambda conn: _vote(conn, asked))
             answer = _outcome(asked, result)
             doors.telemetry.metrics.decisions.add(1, {"verdict": body.decision})
+            # The job answers a hint that tells it nothing new with an event: whoever repeats a decision gives none.
+            voted = ruling is not None and any(vote.principal == caller.principal for vote in ruling.votes)
+            if voted and (answer.state == "pending" or await _recorded(window, asked, until, REPEATED_S)):
+                return True, answer
             with contextlib.suppress(Refused):  # it stands in the ledger; repeating the decision hints again
                 hint = DecisionHint(request_id=request.request_id, decision=body.decision, by=caller.principal)
                 await doors.engine.hint_decision(caller.workspace, asked.job_id, hint)
             if answer.state == "pending":
                 return True, answer
-            return await _recorded(window, asked, until), answer
+            return await _recorded(window, asked, until, CONFIRM_S), answer
     except TimeoutError:
         raise Refused(
             ProblemCode.HTTP_DEADLINE_EXCEEDED, "The request clock ran out; send the same decision again to learn more."
@@ -153,12 +159,13 @@ def _may_decide(asked: _Asked) -> None:
         raise Refused(ProblemCode.SELF_APPROVAL, "The job is the caller's own; somebody else must decide.")
 
 
-async def _still_open(window: Window, asked: _Asked) -> None:
-    """State, then digest, then whether the verb fits. A verdict that stands is judged with the vote, not here."""
+async def _still_open(window: Window, asked: _Asked) -> DecisionFacts | None:
+    """State, then digest, then whether the verb fits; returns what the ledger holds. A verdict that stands is judged
+    with the vote, not here."""
     request = asked.request
     ruling = await window.reader.decision(asked.caller.workspace, asked.job_id, request.request_id)
     if ruling is not None and ruling.verdict in ("approve", "reject", "answer", "settle"):
-        return
+        return ruling
     state = state_of_request(asked.look, asked.ledger, request, ruling, datetime.now(UTC))
     if state == "voided":
         ended = request.state == "pending" and state_of(asked.look).status in TERMINAL
@@ -169,6 +176,7 @@ async def _still_open(window: Window, asked: _Asked) -> None:
         raise Refused(ProblemCode.ACTION_DIGEST_MISMATCH, "The digest is not the one that this request shows.")
     if asked.body.decision not in VERBS[request.kind]:
         raise _invalid(f"decision: This request takes {' or '.join(VERBS[request.kind])}.")
+    return ruling
 
 
 def _vote(conn: Connection, asked: _Asked) -> VoteResult:
@@ -231,9 +239,11 @@ def _answer(asked: _Asked, decision: DecisionRow | None, votes: int = 0) -> Deci
     )
 
 
-async def _recorded(window: Window, asked: _Asked, until: float) -> bool:
+async def _recorded(window: Window, asked: _Asked, until: float, at_most_s: float) -> bool:
     """Whether the job records the verdict in time; without a worker nobody can."""
-    limit = min(until - MARGIN_S, asyncio.get_running_loop().time() + CONFIRM_S)
+    if asked.request.state != "pending":
+        return True
+    limit = min(until - MARGIN_S, asyncio.get_running_loop().time() + at_most_s)
     with contextlib.suppress(TimeoutError, Refused):
         async with (
             asyncio.timeout_at(limit),
