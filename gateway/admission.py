@@ -118,12 +118,12 @@ class Admission:
         return Admitted(row.job_id, row.receipt, created=False)
 
     async def _reserve_refused(self, new: NewReceipt) -> ReceiptRow:
-        """A key whose start the engine refused may be reserved anew, once the engine surely holds no such job."""
-        if await self._engine.holds(new.workspace, new.job_id):
-            raise unknown()
-        row = await self._ledger.write(partial(reserve_anew, new=new))
-        if row is not None:
-            return row
+        """A key whose start the engine refused is reserved anew, once the engine surely holds no such job. Where it
+        holds one, or somebody was first, the row as it stands: its start tells whose job that is."""
+        if not await self._engine.holds(new.workspace, new.job_id):
+            row = await self._ledger.write(partial(reserve_anew, new=new))
+            if row is not None:
+                return row
         row = await self._ledger.read(lambda conn: find_receipt(conn, new.workspace, new.job_id))
         assert row is not None, "rows are never deleted"
         return row
