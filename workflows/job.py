@@ -251,7 +251,7 @@ class JobWorkflow:
     async def _publish(self) -> None:
         """Once everything else of this workflow task has settled, tell readers; the endings publish themselves."""
         while not self._ending:
-            await workflow.wait_condition(lambda: self._journal.unpublished)
+            await workflow.wait_condition(self._journal.due)
             if not self._ending:
                 self._journal.publish()
 

@@ -62,7 +62,8 @@ class Journal:
         self.segments = list(segments)
         self.seq = seq
         self.steps_running = 0
-        self.unpublished = False
+        self._unpublished = False
+        self._told_seq = seq
         self._identity = list(identity)
         self._told_status: Status | None = None
         self._told_pending = 0
@@ -78,8 +79,8 @@ class Journal:
         event = Event(seq=self.seq + 1, at=workflow.now(), type=type, message=message, data=data)
         executed = view.get("executed", self.view.executed)
         changed = {**view, "status": status, "last_event": event, "recovery": _recovery(status, executed)}
-        if status is not self.view.status or "requests" in view or not self.steps_running:
-            self.unpublished = True
+        if status is not self.view.status or "requests" in view:
+            self._unpublished = True
         self.view = self.view.model_copy(update=changed)
         self.seq += 1
         self.events.append(event)
@@ -102,9 +103,14 @@ class Journal:
         closed = [old for old in kept if old.state != "pending"][-CLOSED_REQUESTS_KEPT:]
         return (*(old for old in kept if old.state == "pending" or old in closed), request)
 
+    def due(self) -> bool:
+        """Whether to publish, asked once a workflow task has settled: a step that runs by then tells readers itself."""
+        return self._unpublished or (self._told_seq < self.seq and not self.steps_running)
+
     def publish(self) -> None:
         """Tell readers without a worker. Two history events at most: memo always, search attributes where changed."""
-        self.unpublished = False
+        self._unpublished = False
+        self._told_seq = self.seq
         workflow.upsert_memo(self.memo())
         updates, self._identity = self._identity, []
         if self.view.status is not self._told_status:
