@@ -1,7 +1,8 @@
-"""One time-skipping server and one worker for all workflow tests; `JOBGATE_TEST_CACHE_OFF=1` keeps nothing cached."""
+"""Time-skipping servers and workers for the workflow tests; `JOBGATE_TEST_CACHE_OFF=1` keeps no workflow cached."""
 
 import os
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest_asyncio
@@ -17,9 +18,9 @@ TEST_SERVER = ROOT / ".venv/bin/temporal-test-server"
 CACHED = 0 if os.environ.get("JOBGATE_TEST_CACHE_OFF") == "1" else 100
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def skipping() -> AsyncGenerator[WorkflowEnvironment]:
-    """A server whose time moves only while somebody awaits a result, or by `skipping.sleep`."""
+@asynccontextmanager
+async def time_skipping_server() -> AsyncGenerator[WorkflowEnvironment]:
+    """A server whose time moves only while somebody awaits a result, or by its `sleep`."""
     env = await WorkflowEnvironment.start_time_skipping(
         test_server_existing_path=str(TEST_SERVER), data_converter=pydantic_data_converter
     )
@@ -35,7 +36,18 @@ async def skipping() -> AsyncGenerator[WorkflowEnvironment]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def jobs(skipping: WorkflowEnvironment) -> AsyncGenerator[Jobs]:
-    rig = Jobs(skipping.client, skipping, "workflow-tests", cached=CACHED)
-    async with rig.worker():
-        yield rig
+async def jobs() -> AsyncGenerator[Jobs]:
+    """Jobs on one shared server."""
+    async with time_skipping_server() as env:
+        rig = Jobs(env.client, env, "workflow-tests", cached=CACHED)
+        async with rig.worker():
+            yield rig
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def skipping_jobs() -> AsyncGenerator[Jobs]:
+    """Jobs on a server of this test's own: an activity that was canceled or hangs keeps a shared one from skipping."""
+    async with time_skipping_server() as env:
+        rig = Jobs(env.client, env, "skipping-tests", cached=CACHED)
+        async with rig.worker():
+            yield rig

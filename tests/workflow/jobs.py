@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType as HistoryType
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError, CancelledError
@@ -60,6 +61,8 @@ class Clock(Protocol):
 
     async def get_current_time(self) -> datetime: ...
 
+    async def sleep(self, duration: timedelta | float) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -98,6 +101,10 @@ class Job:
 
         return await wait_until(seen, 20, what=f"{event} x{times} in {self.handle.id}")
 
+    async def until_ran(self, line: str, times: int = 1) -> None:
+        """Wait until the hands recorded `line` so often."""
+        await wait_until(lambda: self.hands.ran.count(line) >= times, 20, what=f"{line} x{times}")
+
     async def pending(self, count: int) -> list[RequestId]:
         """The ids of the open requests once there are `count`."""
 
@@ -122,11 +129,13 @@ class Job:
         try:
             record = await self.handle.result()
         except WorkflowFailureError as error:
-            if isinstance(error.cause, CancelledError):
-                record = await self.memo()
-            else:
-                assert isinstance(error.cause, ApplicationError), error.cause
-                record = EndRecord.model_validate(error.cause.details[0])
+            match error.cause:
+                case CancelledError():
+                    record = await self.memo()
+                case ApplicationError(details=[record]):
+                    record = EndRecord.model_validate(record)
+                case other:
+                    raise AssertionError(f"ended by {other!r}") from error
         described = await self.handle.describe()
         assert described.status is not None
         seqs = [event.seq for event in record.events]
@@ -144,8 +153,6 @@ class Job:
 
     async def history_types(self) -> list[str]:
         """The names of all history events, in order."""
-        from temporalio.api.enums.v1 import EventType as HistoryType
-
         history = await self.handle.fetch_history()
         return [HistoryType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events]
 
@@ -157,7 +164,7 @@ class Jobs:
         self.client = client
         self.stubs = Stubs()
         self.queue = queue
-        self._clock = clock
+        self.clock = clock
         self._cached = cached
         self._count = 0
 
@@ -176,9 +183,7 @@ class Jobs:
         )
 
     async def now(self) -> datetime:
-        from datetime import UTC
-
-        return await self._clock.get_current_time() if self._clock else datetime.now(UTC)
+        return await self.clock.get_current_time() if self.clock else datetime.now(UTC)
 
     def plan(self, now: datetime, *, ends_in: float = 3600, limits: Limits | None = None, **fields: Any) -> JobStart:
         """A start input that admission could have made. Units: seconds."""

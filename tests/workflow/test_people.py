@@ -1,15 +1,19 @@
 """Requests to people: approved, rejected, answered, expired, voted; each as the whole log."""
 
-from temporalio.testing import WorkflowEnvironment
-
 from tests.workflow.hands import Hands, call, final, turn
 from tests.workflow.jobs import TOOLS, Jobs
 from workflows.contract.ids import PrincipalId, ToolName
-from workflows.contract.job import ApprovalRule
+from workflows.contract.job import ApprovalRule, ToolRow
 from workflows.contract.steps import Ruling
 
 REFUND = call(0, "refunds.create", "write", ask=True)
 APPROVED = Ruling(verdict="approve", decided_by=(PrincipalId("ann"),))
+
+
+def with_rule(rule: ApprovalRule) -> dict[ToolName, ToolRow]:
+    """The dispatch table with this approval rule for refunds."""
+    name = ToolName("refunds.create")
+    return {**TOOLS, name: TOOLS[name].model_copy(update={"approval": rule})}
 
 
 async def test_approved_call_runs_and_the_job_goes_on(jobs: Jobs) -> None:
@@ -63,11 +67,9 @@ async def test_answered_question_reaches_the_model_as_a_reference(jobs: Jobs) ->
     assert (result.outcome, result.result_ref) == ("answered", "sha256:answer")
 
 
-async def test_silence_expires_after_a_warning_and_is_never_yes(jobs: Jobs, skipping: WorkflowEnvironment) -> None:
-    row = TOOLS[ToolName("refunds.create")].model_copy(update={"approval": ApprovalRule(expires_in_seconds=100)})
-    job = await jobs.start(
-        Hands(model=[turn(1, REFUND), final(2)]), tools={**TOOLS, ToolName("refunds.create"): row}, ends_in=3600
-    )
+async def test_silence_expires_after_a_warning_and_is_never_yes(skipping_jobs: Jobs) -> None:
+    rule = ApprovalRule(expires_in_seconds=100)
+    job = await skipping_jobs.start(Hands(model=[turn(1, REFUND), final(2)]), tools=with_rule(rule), ends_in=3600)
     [request] = await job.pending(1)
     ended = await job.end()
     assert ended.story[4:] == [
@@ -85,9 +87,9 @@ async def test_silence_expires_after_a_warning_and_is_never_yes(jobs: Jobs, skip
     assert job.hands.asked_model[1].results[0].outcome == "expired"
 
 
-async def test_decision_that_stands_wins_over_the_expiry_that_finds_it(jobs: Jobs) -> None:
-    row = TOOLS[ToolName("refunds.create")].model_copy(update={"approval": ApprovalRule(expires_in_seconds=100)})
-    job = await jobs.start(Hands(model=[turn(1, REFUND), final(2)]), tools={**TOOLS, ToolName("refunds.create"): row})
+async def test_decision_that_stands_wins_over_the_expiry_that_finds_it(skipping_jobs: Jobs) -> None:
+    rule = ApprovalRule(expires_in_seconds=100)
+    job = await skipping_jobs.start(Hands(model=[turn(1, REFUND), final(2)]), tools=with_rule(rule))
     [request] = await job.pending(1)
     asked = (await job.look()).view.requests[0]
     job.hands.ledger[request] = job.hands.ledger.get(request, APPROVED).model_copy(
@@ -98,8 +100,8 @@ async def test_decision_that_stands_wins_over_the_expiry_that_finds_it(jobs: Job
 
 
 async def test_quorum_of_two_says_each_vote(jobs: Jobs) -> None:
-    row = TOOLS[ToolName("refunds.create")].model_copy(update={"approval": ApprovalRule(quorum=2)})
-    job = await jobs.start(Hands(model=[turn(1, REFUND), final(2)]), tools={**TOOLS, ToolName("refunds.create"): row})
+    rule = ApprovalRule(quorum=2)
+    job = await jobs.start(Hands(model=[turn(1, REFUND), final(2)]), tools=with_rule(rule))
     [request] = await job.pending(1)
     await job.decide(request, None, votes=1)
     await job.until("request.voted")

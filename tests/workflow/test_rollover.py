@@ -1,0 +1,111 @@
+"""A job that continues in a new run is the same job: numbering, usage, requests, hints and memo go on."""
+
+from tests.workflow.hands import Hands, call, final, turn
+from tests.workflow.jobs import Job, Jobs
+from workflows.contract.job import MEMO_START, SEGMENT_EVENTS, Limits, MemoStart
+from workflows.opening import memo_of
+
+READ = call(0, "invoices.get")
+
+
+async def runs_of(jobs: Jobs, job: Job) -> list[str]:
+    """The run ids of the job, first to last."""
+    first = await jobs.client.get_workflow_handle(job.handle.id, run_id=job.handle.first_execution_run_id).describe()
+    ids = [first.run_id]
+    while True:
+        history = await jobs.client.get_workflow_handle(job.handle.id, run_id=ids[-1]).fetch_history()
+        last = history.events[-1]
+        if not last.HasField("workflow_execution_continued_as_new_event_attributes"):
+            return ids
+        ids.append(last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id)
+
+
+async def test_job_that_rolls_over_goes_on_as_the_same_job(jobs: Jobs) -> None:
+    hands = Hands(model=[*(turn(n, READ, input_tokens=10) for n in range(1, 6)), final(6)])
+    job = await jobs.start(hands, roll_over_after=20)
+    ended = await job.end()
+    runs = await runs_of(jobs, job)
+    assert len(runs) >= 3
+    turns = [
+        line
+        for n in range(1, 6)
+        for line in (
+            f"step.started turn {n}",
+            f"step.finished turn {n}: 1 calls",
+            "tool.started invoices.get #0",
+            "tool.finished invoices.get #0 ok",
+        )
+    ]
+    assert ended.story == [
+        "job.queued",
+        "job.started",
+        *turns,
+        "step.started turn 6",
+        "step.finished turn 6: 0 calls",
+        "job.succeeded",
+    ]
+    assert (ended.view.usage.steps, ended.view.usage.input_tokens) == (11, 50)
+    assert [asked.step for asked in hands.asked_model] == [1, 3, 5, 7, 9, 11]
+    assert [asked.conversation for asked in hands.asked_model[1:]] == [turn(n).conversation for n in range(1, 6)]
+    assert all(len(asked.results) == 1 for asked in hands.asked_model[1:])
+
+
+async def test_new_run_has_the_memo_and_search_attributes_of_the_job(jobs: Jobs) -> None:
+    job = await jobs.start(Hands(model=[turn(1, READ), turn(2, READ), final(3)]), roll_over_after=15)
+    await job.end()
+    runs = await runs_of(jobs, job)
+    assert len(runs) >= 2
+    for run in runs:
+        described = await jobs.client.get_workflow_handle(job.handle.id, run_id=run).describe()
+        assert await described.memo_value(MEMO_START, type_hint=MemoStart) == memo_of(job.start)
+    last = await jobs.client.get_workflow_handle(job.handle.id, run_id=runs[-1]).fetch_history()
+    started = last.events[0].workflow_execution_started_event_attributes
+    assert {"job", "state"} <= set(started.memo.fields)
+
+
+async def test_requests_keep_their_numbers_over_a_roll_over(jobs: Jobs) -> None:
+    ask = call(0, "refunds.create", "write", ask=True, action="the same")
+    job = await jobs.start(Hands(model=[*(turn(n, ask) for n in range(1, 5)), final(5)]), roll_over_after=12)
+    for number in (1, 2, 3):
+        [request] = await job.pending(1)
+        assert request.startswith(f"r{number}-")
+        await job.decide(request, "reject")
+        await job.until("request.decided", times=number)
+    ended = await job.end()
+    assert len(await runs_of(jobs, job)) >= 3
+    assert [line for line in ended.story if "refunds.create" in line][-1] == "tool.refused refunds.create #0"
+    assert [request.state for request in ended.view.requests] == ["rejected"] * 3
+
+
+async def test_cancel_near_a_roll_over_is_never_lost(jobs: Jobs) -> None:
+    for number in range(12):
+        job = await jobs.start(Hands(forever=lambda number: turn(number, READ)), roll_over_after=12)
+        await job.until_ran(f"model {1 + number % 4}.1")
+        await job.handle.cancel()
+        assert (await job.end()).story[-2:] == ["cancel.requested", "job.canceled"]
+
+
+async def test_signals_during_roll_overs_are_each_in_the_log_once(jobs: Jobs) -> None:
+    job = await jobs.start(Hands(forever=lambda number: turn(number, READ)), roll_over_after=12)
+    for number in range(40):
+        await job.handle.signal(f"noise-{number}")
+    await job.until_ran(f"model {job.hands.asked_model[-1].turn + 2}.1")
+    await job.handle.cancel()
+    ended = await job.end()
+    assert ended.story.count("decision.refused unknown_signal") == 40
+
+
+async def test_six_hundred_events_leave_an_archived_segment(jobs: Jobs) -> None:
+    limits = Limits(max_steps=10_000, max_duration_seconds=3600, max_tokens=10**6)
+    job = await jobs.start(Hands(model=[*(turn(n, READ) for n in range(1, 151)), final(151)]), limits=limits)
+    ended = await job.end()
+    [segment] = ended.record.segments
+    assert (segment.first, segment.last) == (1, SEGMENT_EVENTS)
+    archived = job.hands.archives[segment.ref]
+    assert [event.seq for event in archived] == list(range(1, SEGMENT_EVENTS + 1))
+    assert ended.record.events[0].seq == SEGMENT_EVENTS + 1
+    assert ended.record.events[-1].seq == 2 + 150 * 4 + 2 + 1
+    assert job.hands.ran.count("archive_events") == 1
+    look = await job.look(after=0)
+    assert look.events[0].seq == SEGMENT_EVENTS + 1
+    assert look.segments == ended.record.segments
