@@ -35,6 +35,7 @@ def to_the_end(gateway: Gateway, voice: Voice, job: str) -> int:
     try:
         with live_line(voice, job) as line:
             for event in follow(gateway, voice, job):
+                voice.event(event)
                 show_event(voice, event)
                 if event["type"] == "request.opened":
                     voice.detail(f"decide with: jobgate decide {job} {event['data'].get('request_id')} VERDICT")
@@ -49,7 +50,6 @@ def to_the_end(gateway: Gateway, voice: Voice, job: str) -> int:
 
 
 def show_event(voice: Voice, event: Json) -> None:
-    voice.event(event)
     voice.say(render.event_line(event), render.event_style(str(event["type"])))
 
 
