@@ -23,6 +23,8 @@ from workflows.contract.job import Progress
 from workflows.contract.steps import StepFailure
 
 BEATS_PER_TIMEOUT = 3
+FIRST_BEAT_S = 0.1
+"""A shorter step sends none: at once, three beats were a tenth of the CPU that a job of three short steps costs."""
 STEP_OF_REFUSAL: Mapping[str, StepCode] = MappingProxyType(
     {
         ProblemCode.LEDGER_UNAVAILABLE: StepCode.LEDGER_UNAVAILABLE,
@@ -105,7 +107,6 @@ async def _beating(next: ActivityInboundInterceptor, input: ExecuteActivityInput
     progress: Progress | None = getattr(input.args[0], "progress", None) if input.args else None
     if timeout is None or progress is None:
         return await next.execute_activity(input)
-    activity.heartbeat(progress)
     beat = asyncio.create_task(_beat(progress, timeout.total_seconds() / BEATS_PER_TIMEOUT))
     step = asyncio.current_task()
     if step is not None:
@@ -117,6 +118,7 @@ async def _beating(next: ActivityInboundInterceptor, input: ExecuteActivityInput
 
 
 async def _beat(progress: Progress, every_s: float) -> None:
+    await asyncio.sleep(min(FIRST_BEAT_S, every_s))
     while True:
-        await asyncio.sleep(every_s)
         activity.heartbeat(progress)
+        await asyncio.sleep(every_s)
