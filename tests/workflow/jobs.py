@@ -81,6 +81,7 @@ class Ended:
 class Job:
     """One started job: its handle, its hands and its start input."""
 
+    client: Client
     handle: WorkflowHandle[Any, Any]
     hands: Hands
     start: JobStart
@@ -151,6 +152,16 @@ class Job:
     async def memo(self) -> EndRecord:
         return await (await self.handle.describe()).memo_value(MEMO_STATE, type_hint=EndRecord)
 
+    async def runs(self) -> list[str]:
+        """The run ids of the job, first to last."""
+        run = self.handle.first_execution_run_id
+        ids: list[str] = []
+        while run:
+            ids.append(run)
+            history = await self.client.get_workflow_handle(self.handle.id, run_id=run).fetch_history()
+            run = history.events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        return ids
+
     async def history_types(self) -> list[str]:
         """The names of all history events, in order."""
         history = await self.handle.fetch_history()
@@ -174,6 +185,7 @@ class Jobs:
         return Worker(
             self.client,
             task_queue=queue or self.queue,
+            identity="stub worker",
             workflows=[workflow],
             activities=self.stubs.activities(),
             workflow_runner=runner or UnsandboxedWorkflowRunner(),
@@ -221,7 +233,7 @@ class Jobs:
             memo={MEMO_START: memo_of(start)},
             result_type=EndRecord,
         )
-        return Job(handle, hands, start)
+        return Job(self.client, handle, hands, start)
 
     async def start_raw(self, args: Sequence[Any]) -> WorkflowHandle[Any, Any]:
         """Start the workflow by hand, with whatever input."""

@@ -1,30 +1,18 @@
 """A job that continues in a new run is the same job: numbering, usage, requests, hints and memo go on."""
 
 from tests.workflow.hands import Hands, call, final, turn
-from tests.workflow.jobs import Job, Jobs
+from tests.workflow.jobs import Jobs
 from workflows.contract.job import MEMO_START, SEGMENT_EVENTS, Limits, MemoStart
 from workflows.opening import memo_of
 
 READ = call(0, "invoices.get")
 
 
-async def runs_of(jobs: Jobs, job: Job) -> list[str]:
-    """The run ids of the job, first to last."""
-    first = await jobs.client.get_workflow_handle(job.handle.id, run_id=job.handle.first_execution_run_id).describe()
-    ids = [first.run_id]
-    while True:
-        history = await jobs.client.get_workflow_handle(job.handle.id, run_id=ids[-1]).fetch_history()
-        last = history.events[-1]
-        if not last.HasField("workflow_execution_continued_as_new_event_attributes"):
-            return ids
-        ids.append(last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id)
-
-
 async def test_job_that_rolls_over_goes_on_as_the_same_job(jobs: Jobs) -> None:
     hands = Hands(model=[*(turn(n, READ, input_tokens=10) for n in range(1, 6)), final(6)])
     job = await jobs.start(hands, roll_over_after=20)
     ended = await job.end()
-    runs = await runs_of(jobs, job)
+    runs = await job.runs()
     assert len(runs) >= 3
     turns = [
         line
@@ -53,7 +41,7 @@ async def test_job_that_rolls_over_goes_on_as_the_same_job(jobs: Jobs) -> None:
 async def test_new_run_has_the_memo_and_search_attributes_of_the_job(jobs: Jobs) -> None:
     job = await jobs.start(Hands(model=[turn(1, READ), turn(2, READ), final(3)]), roll_over_after=15)
     await job.end()
-    runs = await runs_of(jobs, job)
+    runs = await job.runs()
     assert len(runs) >= 2
     for run in runs:
         described = await jobs.client.get_workflow_handle(job.handle.id, run_id=run).describe()
@@ -72,7 +60,7 @@ async def test_requests_keep_their_numbers_over_a_roll_over(jobs: Jobs) -> None:
         await job.decide(request, "reject")
         await job.until("request.decided", times=number)
     ended = await job.end()
-    assert len(await runs_of(jobs, job)) >= 3
+    assert len(await job.runs()) >= 3
     assert [line for line in ended.story if "refunds.create" in line][-1] == "tool.refused refunds.create #0"
     assert [request.state for request in ended.view.requests] == ["rejected"] * 3
 

@@ -1,0 +1,104 @@
+"""Every recorded history replays on today's workflow, and one added activity turns each of them red."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from tests.replay.scenarios import SCENARIOS
+from workflows.contract.errors import JobgateError
+from workflows.contract.job import EndRecord
+from workflows.contract.steps import WORKFLOW_TYPE
+from workflows.job import JobWorkflow
+
+HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
+
+
+def name_of(path: Path) -> str:
+    return path.name.split(".")[0]
+
+
+def history_of(path: Path) -> WorkflowHistory:
+    return WorkflowHistory.from_json(f"demo.{name_of(path)}", path.read_text(encoding="utf-8"))
+
+
+async def replay(path: Path, workflow_class: type[Any]) -> None:
+    replayer = Replayer(
+        workflows=[workflow_class],
+        data_converter=pydantic_data_converter,
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    await replayer.replay_workflow(history_of(path))
+
+
+async def one_more_activity() -> None:
+    await workflow.execute_activity("one_more", schedule_to_close_timeout=timedelta(seconds=9))
+
+
+@workflow.defn(name=WORKFLOW_TYPE, failure_exception_types=[JobgateError])
+class OneMoreInTheLoop(JobWorkflow):
+    @workflow.init
+    def __init__(self, *inputs: Any) -> None:
+        super().__init__(*inputs)
+
+    @workflow.run
+    async def run(self, *inputs: Any) -> EndRecord:
+        return await super().run(*inputs)
+
+    async def _keep_small(self) -> None:
+        await one_more_activity()
+        await super()._keep_small()
+
+
+@workflow.defn(name=WORKFLOW_TYPE, failure_exception_types=[JobgateError])
+class OneMoreAtTheGate(JobWorkflow):
+    @workflow.init
+    def __init__(self, *inputs: Any) -> None:
+        super().__init__(*inputs)
+
+    @workflow.run
+    async def run(self, *inputs: Any) -> EndRecord:
+        return await super().run(*inputs)
+
+    async def _pass_gate(self) -> None:
+        await one_more_activity()
+        await super()._pass_gate()
+
+
+@workflow.defn(name=WORKFLOW_TYPE, failure_exception_types=[JobgateError])
+class OneMoreOnCancel(JobWorkflow):
+    @workflow.init
+    def __init__(self, *inputs: Any) -> None:
+        super().__init__(*inputs)
+
+    @workflow.run
+    async def run(self, *inputs: Any) -> EndRecord:
+        return await super().run(*inputs)
+
+    async def _end_canceled(self, work: Any) -> None:
+        await one_more_activity()
+        await super()._end_canceled(work)
+
+
+MUTANT: dict[str, type[JobWorkflow]] = {"dry_run": OneMoreAtTheGate, "canceled_in_queue": OneMoreOnCancel}
+"""Where the loop is never reached, the added activity stands on the path that is."""
+
+
+def test_every_scenario_has_a_history_and_every_history_a_scenario() -> None:
+    assert {name_of(path) for path in HISTORIES} == {scenario.__name__ for scenario in SCENARIOS}
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+async def test_recorded_history_replays(path: Path) -> None:
+    await replay(path, JobWorkflow)
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+async def test_one_added_activity_turns_the_history_red(path: Path) -> None:
+    with pytest.raises(workflow.NondeterminismError):
+        await replay(path, MUTANT.get(name_of(path), OneMoreInTheLoop))
