@@ -19,6 +19,8 @@ from typing import Any
 from tests.bench.admission import measure_admission, measure_status
 from tests.bench.figures import Figure, table
 from tests.bench.jobs import measure_history, measure_jobs
+from tests.bench.live import measure_decisions, measure_events
+from tests.bench.memory import measure_memory
 from tests.bench.stage import Bench
 
 Part = tuple[str, int, Callable[[Bench], Awaitable[list[Figure]]]]
@@ -27,6 +29,9 @@ PARTS: dict[str, Part] = {
     "admission": ("submissions against the SDK's start_workflow, no worker", 75, measure_admission),
     "jobs": ("jobs per second against a bare workflow with the same three activities", 120, measure_jobs),
     "history": ("events and bytes that a job leaves in its history", 40, measure_history),
+    "events": ("from a job's event to a client of its stream", 90, measure_events),
+    "decisions": ("from a decision to the tool call", 60, measure_decisions),
+    "memory": ("the worker with 2,000 waiting jobs, the API with 500 open streams", 150, measure_memory),
     "status": ("status reads against a bare describe, no worker", 30, measure_status),
 }
 """What a part measures, about how many seconds it takes with five rounds, and the function."""

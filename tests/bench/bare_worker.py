@@ -22,6 +22,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.scripted import play
+from activities.worker import CONCURRENT_STEPS, HEARTBEATS_AT_LEAST_EVERY
 from gateway.script import Script, parse_script
 from gateway.settings import load_settings
 from tests.bench.contents import (
@@ -104,6 +105,10 @@ class Signaled:
         await workflow.wait_condition(lambda: self._told)
         return given
 
+    @workflow.query
+    def waiting(self) -> bool:
+        return not self._told
+
     @workflow.signal
     def tell(self) -> None:
         self._told = True
@@ -133,6 +138,8 @@ def worker_of(client: Client, queue: str, kinds: Sequence[type], hands: Sequence
         activities=hands,
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_cached_workflows=settings.max_cached_workflows,
+        max_concurrent_activities=CONCURRENT_STEPS,
+        max_heartbeat_throttle_interval=HEARTBEATS_AT_LEAST_EVERY,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout_s),
         graceful_shutdown_timeout=timedelta(seconds=settings.worker_grace_s),
     )

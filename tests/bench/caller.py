@@ -1,4 +1,4 @@
-"""A client that costs little: one keep-alive HTTP/1.1 connection, requests and answers as bytes.
+"""A client that costs little: one keep-alive HTTP/1.1 connection, made anew after the API closed an idle one.
 
 The bench shares two cores with what it measures; a full client would cost as much as the API's own part. It knows just
 the answers the API gives to these requests: a status line, `Content-Length`, a body.
@@ -21,7 +21,7 @@ class Caller:
         self._writer: asyncio.StreamWriter
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        await self._connect()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -52,7 +52,13 @@ class Caller:
         """Whatever came of the stream; empty at its end."""
         return await self._reader.read(65536)
 
+    async def _connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+
     async def _answer(self, request: bytes, expect: int) -> Any:
+        if self._reader.at_eof():
+            self._writer.close()
+            await self._connect()
         self._writer.write(request)
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = next(
