@@ -141,7 +141,7 @@ def _run(arguments: Sequence[str], voice: Voice) -> int:
 
 def _usage(error: typer.TyperException, voice: Voice) -> None:
     where = getattr(getattr(error, "ctx", None), "command_path", "jobgate")
-    if text := shown(error.format_message()).strip():
+    if text := shown(error.format_message().expandtabs(2)).strip():
         voice.note(f"{text}\nTry `{where} --help`.")
 
 

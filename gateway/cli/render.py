@@ -126,7 +126,9 @@ class Voice:
 
     def unreachable(self, error: Unreachable) -> None:
         self.note(f"Jobgate can not be reached: {error}")
-        self.note("  Next: start `jobgate dev`, name its folder with --data, or set JOBGATE_URL.")
+        self.note(
+            "  Next: start `jobgate dev` (`jobgate api` where only its API died), name its folder with --data, or set JOBGATE_URL."
+        )
 
 
 def _advice(document: Json) -> str | None:
@@ -211,5 +213,10 @@ def outcome(voice: Voice, job: Json) -> None:
 
 def pending(voice: Voice, job: str, request: Json) -> None:
     voice.say(f"  {request['kind']} {request['request_id']}: {request['title']}", "yellow")
-    verb = {"approval": "approve|reject", "question": "answer --answer TEXT", "reconciliation": "settle --answer HOW"}
-    voice.say(f"    jobgate decide {job} {request['request_id']} {verb.get(request['kind'], 'approve|reject')}")
+    voice.say(decide_hint(job, request["request_id"], request["kind"]))
+
+
+def decide_hint(job: str, request: str, kind: str) -> str:
+    """The command that decides a request of this kind."""
+    verbs = {"question": "answer --answer TEXT", "reconciliation": "settle --answer happened|did_not_happen|stop"}
+    return f"    jobgate decide {job} {request} {verbs.get(kind, 'approve|reject')}"

@@ -38,7 +38,8 @@ def to_the_end(gateway: Gateway, voice: Voice, job: str) -> int:
                 voice.event(event)
                 show_event(voice, event)
                 if event["type"] == "request.opened":
-                    voice.detail(f"decide with: jobgate decide {job} {event['data'].get('request_id')} VERDICT")
+                    asked = event["data"]
+                    voice.say(render.decide_hint(job, str(asked.get("request_id")), str(asked.get("kind"))), "dim")
                 line.update(str(event.get("message", "")))
         last = gateway.get(job_path(job)).json
     except KeyboardInterrupt:

@@ -67,6 +67,13 @@ def test_the_end_that_the_engine_gave_ends_the_watch(api: FakeApi, command: Comm
     assert "ended_by_operator: An operator ended it." in out
 
 
+def test_watch_says_how_to_decide_what_the_job_waits_for(api: FakeApi, command: Command) -> None:
+    asked = {**JOB["last_event"], "data": {"request_id": "r1-4fa0c2", "kind": "question"}}
+    api.answers["GET", EVENTS] = [stream([asked, *WHOLE[3:]])]
+    answer(api, "GET", "/v1/jobs/k-1", ENDED)
+    assert "jobgate decide k-1 r1-4fa0c2 answer --answer TEXT" in command("watch", "k-1")[1]
+
+
 def test_an_unknown_job_is_refused_and_not_waited_for(api: FakeApi, command: Command) -> None:
     code, _, err = command("watch", "k-1")
     assert code == 1
