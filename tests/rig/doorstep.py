@@ -139,6 +139,7 @@ class Doorstep:
         *,
         accepted: bool = True,
         timeout_s: float = 60.0,
+        heartbeat_s: float | None = None,
         **changed: Any,
     ) -> tuple[NewReceipt, JobStart]:
         """The receipt of a job and its start input, not started. `changed`: columns of the receipt."""
@@ -159,7 +160,7 @@ class Doorstep:
             deadline=now + timedelta(seconds=timeout_s),
             limits=snapshot.limits,
             tools=snapshot.table,
-            heartbeat_s=self.settings.heartbeat_timeout_s,
+            heartbeat_s=heartbeat_s or self.settings.heartbeat_timeout_s,
         )
         row = NewReceipt(
             workspace=DEMO,
