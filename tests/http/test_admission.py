@@ -72,7 +72,7 @@ async def test_witness_sees_an_accepted_job(stack: Stack, app: Client, brisk: st
 
 
 async def test_just_issued_id_is_never_unknown(app: Client, brisk: str) -> None:
-    for _ in range(30):
+    for _ in range(15):
         key = await app.accepted(brisk)
         assert (await app.http.get(f"/v1/jobs/{key}")).status_code == 200
 

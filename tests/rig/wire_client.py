@@ -23,9 +23,9 @@ async def speak(
     answer: bool = True,
     timeout: float = 20.0,
 ) -> tuple[int, Any]:
-    """Status and JSON of the answer; `answer` False: cut the connection as soon as the request is written, (0, None).
+    """Status and JSON (or other text) of the answer.
 
-    `promised` is the Content-Length, if not the truth. Units: bytes, seconds.
+    `answer` False: cut the connection as soon as the request is written; (0, None). `promised` is the Content-Length, if not the truth. Units: bytes, seconds.
     """
     address = urlsplit(url)
     lines = {"Host": address.netloc, "Content-Type": "application/json", "Connection": "close", **(headers or {})}
@@ -51,6 +51,7 @@ async def speak(
             status_line, _, rest = (await reader.read()).partition(b"\r\n")
         head_bytes, _, payload = rest.partition(b"\r\n\r\n")
         assert b"transfer-encoding: chunked" not in head_bytes.lower()
-        return int(status_line.split()[1]), json.loads(payload) if payload else None
+        is_json = b"json" in head_bytes.lower()
+        return int(status_line.split()[1]), json.loads(payload) if is_json else payload.decode()
     finally:
         writer.transport.abort()
