@@ -15,7 +15,7 @@ from tests.bench.admission import start_bare
 from tests.bench.caller import Caller
 from tests.bench.contents import BARE_QUEUE, BARE_THREE_STEPS
 from tests.bench.figures import Figure, Round, Target
-from tests.bench.stage import INPUT, Bench, burst, fresh, publish_three_steps
+from tests.bench.stage import INPUT, Bench, burst, cpu_ms, fresh, publish_three_steps
 from tests.rig.client import fresh_key
 from tests.rig.plugins import call, final, publish_plugin, tool, turn
 from tests.rig.process import Process
@@ -47,20 +47,21 @@ async def measure_jobs(bench: Bench) -> list[Figure]:
     """Twice: with the same activity functions on both sides, and with Jobgate's own worker on ours."""
     figures: list[Figure] = []
     async with bench.stack() as stack, bare_worker(stack, lane=True) as worker:
-        rounds = await _rounds(bench, stack, "jobs on the same activities", worker, worker)
         target = Target("ratio", "at least", 0.75)
-        figures.append(Figure("jobs, same three activities", "jobs/s", rounds, target))
+        figures += await _rounds(bench, stack, "jobs, same three activities", worker, worker, target)
     async with bench.stack(workers=1) as stack, bare_worker(stack) as worker:
-        rounds = await _rounds(bench, stack, "jobs on Jobgate's worker", stack.workers[0], worker)
-        note = "ours also keeps receipts, permits, policy verdicts and blobs; the bare activities do the outside work"
-        figures.append(Figure("jobs, whole path against outside work alone", "jobs/s", rounds, note=note))
+        figures += await _rounds(bench, stack, "jobs, whole path", stack.workers[0], worker)
     return figures
 
 
-async def _rounds(bench: Bench, stack: Stack, what: str, ours: Process, bare: Process) -> tuple[Round, ...]:
+async def _rounds(
+    bench: Bench, stack: Stack, what: str, ours: Process, bare: Process, target: Target | None = None
+) -> list[Figure]:
+    """The rate, and what one job makes the server and the worker compute."""
     plugin = await publish_three_steps(stack)
     engine, count = await stack.engine(), bench.size(150)
     body = json.dumps({"plugin": plugin, "input": INPUT}).encode()
+    costs: dict[str, list[float]] = {"ours": [], "bare": []}
     async with Caller(stack.apis[0].url, stack.token("app")) as caller:
 
         async def put_ours() -> None:
@@ -70,35 +71,48 @@ async def _rounds(bench: Bench, stack: Stack, what: str, ours: Process, bare: Pr
             await start_bare(engine, BARE_QUEUE, BARE_THREE_STEPS)
 
         async def rate_of_ours() -> float:
-            return await _drained(engine, ours, "JobWorkflow", put_ours, count)
+            rate, cost = await _drained(stack, ours, "JobWorkflow", put_ours, count)
+            costs["ours"].append(cost)
+            return rate
 
         async def rate_of_bare() -> float:
-            return await _drained(engine, bare, BARE_THREE_STEPS, put_bare, count)
+            rate, cost = await _drained(stack, bare, BARE_THREE_STEPS, put_bare, count)
+            costs["bare"].append(cost)
+            return rate
 
         bench.say(f"{what}: warming up both sides")
         await rate_of_ours()
         await rate_of_bare()
-        return await bench.in_turn(what, "jobs/s", rate_of_ours, rate_of_bare)
+        for seen in costs.values():
+            seen.clear()
+        rounds = await bench.in_turn(what, "jobs/s", rate_of_ours, rate_of_bare)
+    computed = tuple(Round(*pair) for pair in zip(costs["ours"], costs["bare"], strict=True))
+    return [
+        Figure(what, "jobs/s", rounds, target),
+        Figure(f"{what}: computing", "CPU ms/job", computed),
+    ]
 
 
-async def _drained(engine: EngineClient, worker: Process, kind: str, put: Put, count: int) -> float:
-    """Jobs per second from the moment the worker goes on to the last close time."""
+async def _drained(stack: Stack, worker: Process, kind: str, put: Put, count: int) -> tuple[float, float]:
+    """Jobs per second from the moment the worker goes on to the last close time, and CPU milliseconds per job."""
+    engine, busy = await stack.engine(), [stack.temporal.pid, worker.pid]
     asked = f"WorkflowType = '{kind}' AND ExecutionStatus = 'Completed'"
     before = (await engine.count_workflows(asked)).count
     worker.freeze()
     try:
         await burst([put], count)
     finally:
-        began = datetime.now(UTC)
+        began, computed = datetime.now(UTC), cpu_ms(busy)
         worker.resume()
 
     async def all_done() -> bool:
         return (await engine.count_workflows(asked)).count >= before + count
 
     await wait_until(all_done, 120, every=0.2, what=f"{count} {kind} done")
+    computed = cpu_ms(busy) - computed
     closed = [row.close_time async for row in engine.list_workflows(asked, limit=count)]
     last = max(time for time in closed if time is not None)
-    return count / (last - began).total_seconds()
+    return count / (last - began).total_seconds(), computed / count
 
 
 async def measure_history(bench: Bench) -> list[Figure]:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import os
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -86,6 +87,13 @@ async def burst(ones: Sequence[Callable[[], Awaitable[object]]], count: int) -> 
     began = time.perf_counter()
     await asyncio.gather(*(work(one) for one in ones))
     return Burst(time.perf_counter() - began, tuple(latencies))
+
+
+def cpu_ms(pids: Sequence[int]) -> float:
+    """What these processes have computed so far: unlike a rate, it hardly depends on who else uses the machine."""
+    tick = os.sysconf("SC_CLK_TCK")
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / tick * 1000
 
 
 _numbers = itertools.count(1)
