@@ -9,14 +9,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from temporalio.api.common.v1 import Payload, WorkflowExecution
-from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, PendingActivityState, TaskQueueType
-from temporalio.api.failure.v1 import Failure
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     GetWorkflowExecutionHistoryRequest,
@@ -25,12 +22,11 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import (
     Client,
     Interceptor,
-    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
+    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
 )
-from temporalio.client import WorkflowExecution as FoundExecution
 from temporalio.common import (
     RawValue,
     SearchAttributeKey,
@@ -44,36 +40,21 @@ from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from facade.reader import Ending, Execution, Pending, Waiting
+from facade.reader import Execution, Waiting
+from gateway.records import awaits, end_record_of, execution_of, memo_of, newest_progress
 from gateway.settings import Settings
 from workflows.contract.errors import JobgateError, ProblemCode, Refused
 from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
 from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, JobStart, MemoStart, Progress
-from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, Activity, DecisionHint, Hint, ViewInput, ViewOutput
-from workflows.opening import memo_of
+from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, DecisionHint, Hint, ViewInput, ViewOutput
+from workflows.opening import memo_of as memo_start_of
 from workflows.policy.deadline import EXECUTION_GRACE
 
 T = TypeVar("T")
 
-DEFINITE = frozenset(
-    {
-        RPCStatusCode.INVALID_ARGUMENT,
-        RPCStatusCode.NOT_FOUND,
-        RPCStatusCode.PERMISSION_DENIED,
-        RPCStatusCode.UNAUTHENTICATED,
-        RPCStatusCode.FAILED_PRECONDITION,
-    }
-)
+DEFINITE = frozenset(["INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION"])
 """Answers to a start after which the job surely does not exist (design.md section 6, receipt protocol)."""
 
-ENDINGS: dict[WorkflowExecutionStatus, Ending] = {
-    WorkflowExecutionStatus.COMPLETED: "completed",
-    WorkflowExecutionStatus.FAILED: "failed",
-    WorkflowExecutionStatus.CANCELED: "canceled",
-    WorkflowExecutionStatus.TERMINATED: "terminated",
-    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
-}
-STEPS = frozenset({Activity.MODEL, Activity.TOOL})
 LONG_POLL_S = 25.0
 Standing = Literal["current", "stale", "stopped", "closed"]
 """An attempt as the engine sees it: only `current` may act."""
@@ -118,6 +99,9 @@ class Engine:
         self._client = client
         self._lane = settings.lanes[settings.lane].task_queue
 
+    def _handle(self, workspace: Workspace, job_id: JobId) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(workflow_id(workspace, job_id))
+
     # ---- changes
 
     async def start(self, start_input: bytes, start: JobStart) -> Literal["created", "exists"]:
@@ -135,7 +119,7 @@ class Engine:
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 execution_timeout=max(start.deadline + EXECUTION_GRACE - datetime.now(UTC), timedelta(seconds=1)),
-                memo={MEMO_START: memo_of(start)},
+                memo={MEMO_START: memo_start_of(start)},
                 search_attributes=TypedSearchAttributes(
                     [
                         SearchAttributePair(WORKSPACE, start.workspace),
@@ -147,7 +131,7 @@ class Engine:
         except WorkflowAlreadyStartedError:
             return "exists"
         except RPCError as error:
-            if error.status in DEFINITE:
+            if error.status.name in DEFINITE:
                 raise StartRefused from None
             raise _unavailable() from None
         except RuntimeError:  # the client connects on first use, and this is how it says that it could not
@@ -157,7 +141,7 @@ class Engine:
     async def cancel(self, workspace: Workspace, job_id: JobId) -> None:
         """Request the workflow's cancellation; nothing for an execution that is closed or unknown."""
         async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
-            await self._client.get_workflow_handle(workflow_id(workspace, job_id)).cancel()
+            await self._handle(workspace, job_id).cancel()
 
     async def hint_decision(self, workspace: Workspace, job_id: JobId, hint: DecisionHint) -> bool:
         """Tell the job to read a decision; False when the execution is closed or unknown."""
@@ -168,7 +152,7 @@ class Engine:
 
     async def _signal(self, workspace: Workspace, job_id: JobId, name: Hint, args: list[DecisionHint]) -> bool:
         async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
-            await self._client.get_workflow_handle(workflow_id(workspace, job_id)).signal(name, args=args)
+            await self._handle(workspace, job_id).signal(name, args=args)
             return True
         return False
 
@@ -177,8 +161,8 @@ class Engine:
     async def describe(self, workspace: Workspace, job_id: JobId) -> Execution | None:
         """The current run; None for an unknown execution and for one that Jobgate did not start."""
         async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
-            found = await self._client.get_workflow_handle(workflow_id(workspace, job_id)).describe()
-            return await self._execution(found)
+            found = await self._handle(workspace, job_id).describe()
+            return execution_of(found.raw_description)
         return None
 
     async def standing(
@@ -186,31 +170,26 @@ class Engine:
     ) -> Standing:
         """Whether this very attempt may still act: its run is the current one and open, and waits for it."""
         async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
-            found = await self._client.get_workflow_handle(workflow_id(workspace, job_id)).describe()
+            found = await self._handle(workspace, job_id).describe()
             raw = found.raw_description
             if found.status is not WorkflowExecutionStatus.RUNNING:
                 return "closed"
             if raw.workflow_extended_info.cancel_requested:
                 return "stopped"
-            waited_for = any(
-                (info.activity_id, info.attempt, info.state)
-                == (activity_id, attempt, PendingActivityState.PENDING_ACTIVITY_STATE_STARTED)
-                for info in raw.pending_activities
-            )
-            return "current" if waited_for and found.run_id == run_id else "stale"
+            return "current" if awaits(raw, activity_id, attempt) and found.run_id == run_id else "stale"
         return "closed"
 
     async def holds(self, workspace: Workspace, job_id: JobId) -> bool:
         """Whether the engine knows any execution of this id, ours or not."""
         async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
-            await self._client.get_workflow_handle(workflow_id(workspace, job_id)).describe()
+            await self._handle(workspace, job_id).describe()
             return True
         return False
 
     async def query_view(
         self, workspace: Workspace, job_id: JobId, asked: ViewInput, timeout_s: float
     ) -> ViewOutput | None:
-        handle = self._client.get_workflow_handle(workflow_id(workspace, job_id))
+        handle = self._handle(workspace, job_id)
         try:
             async with asyncio.timeout(timeout_s):
                 return await handle.query(
@@ -228,10 +207,7 @@ class Engine:
         )
         async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
             page = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
-            for event in page.history.events:
-                scheduled = event.activity_task_scheduled_event_attributes
-                if scheduled.activity_type.name in STEPS:
-                    return self._progress_of_input(scheduled.input.payloads)
+            return newest_progress(page.history.events)
         return None
 
     async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
@@ -244,7 +220,7 @@ class Engine:
         async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
             page = await self._client.workflow_service.get_workflow_execution_history(request)
             if page.history.events:
-                return self._end_record(page.history.events[-1])
+                return end_record_of(page.history.events[-1])
         return None
 
     async def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
@@ -291,8 +267,8 @@ class Engine:
             )
             async for row in listed:
                 ids = split_workflow_id(row.id)
-                memo = await _memo(row, MEMO_START, MemoStart)
-                recorded = await _memo(row, MEMO_STATE, EndRecord)
+                memo = memo_of(row.raw_info.memo, MEMO_START, MemoStart)
+                recorded = memo_of(row.raw_info.memo, MEMO_STATE, EndRecord)
                 if ids and memo and recorded:
                     found.append(Waiting(ids[1], memo, recorded))
         return tuple(found)
@@ -314,61 +290,6 @@ class Engine:
             seen = [poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in answer.pollers]
             return Pollers(len(seen), max(seen, default=None))
         return Pollers(0, None)
-
-    # ---- decoding
-
-    async def _execution(self, found: WorkflowExecutionDescription) -> Execution | None:
-        memo = await _memo(found, MEMO_START, MemoStart)
-        if memo is None or found.workflow_type != WORKFLOW_TYPE:
-            return None
-        raw = found.raw_description
-        return Execution(
-            run_tag=found.run_id,
-            ending=ENDINGS.get(found.status) if found.status else None,
-            closed_at=found.close_time,
-            memo=memo,
-            recorded=await _memo(found, MEMO_STATE, EndRecord),
-            pending=tuple(self._pending(info) for info in raw.pending_activities),
-            history_length=found.history_length,
-            workflow_task_failing=raw.HasField("pending_workflow_task") and raw.pending_workflow_task.attempt > 2,
-        )
-
-    def _pending(self, info: PendingActivityInfo) -> Pending:
-        started = info.state in (
-            PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
-            PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED,
-        )
-        told = self._decode(info.heartbeat_details.payloads, Progress) if info.activity_type.name in STEPS else None
-        return Pending(info.activity_type.name, started, told)
-
-    def _progress_of_input(self, payloads: Any) -> Progress | None:
-        told = self._decode(payloads, dict[str, Any])
-        return Progress.model_validate(told["progress"]) if told and "progress" in told else None
-
-    def _end_record(self, event: HistoryEvent) -> EndRecord | None:
-        if event.HasField("workflow_execution_completed_event_attributes"):
-            return self._decode(event.workflow_execution_completed_event_attributes.result.payloads, EndRecord)
-        if event.HasField("workflow_execution_failed_event_attributes"):
-            failure: Failure = event.workflow_execution_failed_event_attributes.failure
-            return self._decode(failure.application_failure_info.details.payloads, EndRecord)
-        return None
-
-    def _decode(self, payloads: Any, type_hint: type[T]) -> T | None:
-        """The first payload, or None where it is absent or not ours."""
-        if not payloads:
-            return None
-        try:
-            return self._client.data_converter.payload_converter.from_payload(payloads[0], type_hint)
-        except (RuntimeError, ValueError, KeyError):
-            return None
-
-
-async def _memo(found: FoundExecution, name: str, type_hint: type[T]) -> T | None:
-    """A memo field, or None where it is absent or not ours: anybody may start a workflow with any memo."""
-    try:
-        return await found.memo_value(name, None, type_hint=type_hint)
-    except (RuntimeError, ValueError, TypeError):
-        return None
 
 
 def _unavailable() -> Refused:

@@ -1,0 +1,103 @@
+"""What the engine's records say: describes, memos, heartbeats and close events, decoded into facts.
+
+Pure: protobufs in, facts out. What is absent or not ours reads as None, because anybody may start a workflow with any
+memo and any result.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC
+from typing import Any, TypeVar
+
+from temporalio.api.common.v1 import Memo, Payload
+from temporalio.api.enums.v1 import PendingActivityState, WorkflowExecutionStatus
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from facade.reader import Ending, Execution, Pending
+from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, MemoStart, Progress
+from workflows.contract.steps import WORKFLOW_TYPE, Activity
+
+T = TypeVar("T")
+
+STEPS = frozenset({Activity.MODEL, Activity.TOOL})
+ENDINGS: Mapping[int, Ending] = {
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_COMPLETED: "completed",
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_FAILED: "failed",
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_CANCELED: "canceled",
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TERMINATED: "terminated",
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: "timed_out",
+}
+_BEGUN = frozenset(
+    {
+        PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
+        PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED,
+    }
+)
+
+
+def execution_of(found: DescribeWorkflowExecutionResponse) -> Execution | None:
+    """None for a workflow that Jobgate did not start."""
+    info = found.workflow_execution_info
+    memo = memo_of(info.memo, MEMO_START, MemoStart)
+    if memo is None or info.type.name != WORKFLOW_TYPE:
+        return None
+    return Execution(
+        run_tag=info.execution.run_id,
+        ending=ENDINGS.get(info.status),
+        closed_at=info.close_time.ToDatetime(tzinfo=UTC) if info.HasField("close_time") else None,
+        memo=memo,
+        recorded=memo_of(info.memo, MEMO_STATE, EndRecord),
+        pending=tuple(_pending(pending) for pending in found.pending_activities),
+        history_length=info.history_length,
+        workflow_task_failing=found.HasField("pending_workflow_task") and found.pending_workflow_task.attempt > 2,
+    )
+
+
+def memo_of(memo: Memo, name: str, type_hint: type[T]) -> T | None:
+    return decoded([memo.fields[name]], type_hint) if name in memo.fields else None
+
+
+def awaits(found: DescribeWorkflowExecutionResponse, activity_id: str, attempt: int) -> bool:
+    """Whether the engine still waits for this attempt at this activity."""
+    return any(
+        (info.activity_id, info.attempt, info.state)
+        == (activity_id, attempt, PendingActivityState.PENDING_ACTIVITY_STATE_STARTED)
+        for info in found.pending_activities
+    )
+
+
+def newest_progress(newest_first: Sequence[HistoryEvent]) -> Progress | None:
+    """The progress in the input of the newest scheduled step."""
+    for event in newest_first:
+        scheduled = event.activity_task_scheduled_event_attributes
+        if scheduled.activity_type.name in STEPS:
+            told = decoded(scheduled.input.payloads, dict[str, Any])
+            return Progress.model_validate(told["progress"]) if told and "progress" in told else None
+    return None
+
+
+def end_record_of(event: HistoryEvent) -> EndRecord | None:
+    """Of a close event: the record in the result or in the failure's details."""
+    if event.HasField("workflow_execution_completed_event_attributes"):
+        return decoded(event.workflow_execution_completed_event_attributes.result.payloads, EndRecord)
+    if event.HasField("workflow_execution_failed_event_attributes"):
+        details = event.workflow_execution_failed_event_attributes.failure.application_failure_info.details
+        return decoded(details.payloads, EndRecord)
+    return None
+
+
+def decoded(payloads: Sequence[Payload], type_hint: type[T]) -> T | None:
+    """The first payload as this type, or None."""
+    if not payloads:
+        return None
+    try:
+        return pydantic_data_converter.payload_converter.from_payload(payloads[0], type_hint)
+    except (RuntimeError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _pending(info: PendingActivityInfo) -> Pending:
+    told = decoded(info.heartbeat_details.payloads, Progress) if info.activity_type.name in STEPS else None
+    return Pending(info.activity_type.name, info.state in _BEGUN, told)
