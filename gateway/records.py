@@ -6,7 +6,7 @@ memo and any result.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from temporalio.api.common.v1 import Memo, Payload
 from temporalio.api.enums.v1 import PendingActivityState, WorkflowExecutionStatus
@@ -20,6 +20,8 @@ from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, MemoStart,
 from workflows.contract.steps import WORKFLOW_TYPE, Activity
 
 T = TypeVar("T")
+Standing = Literal["current", "stale", "stopped", "closed"]
+"""An attempt as the engine sees it: only `current` may act."""
 
 STEPS = frozenset({Activity.MODEL, Activity.TOOL})
 ENDINGS: Mapping[int, Ending] = {
@@ -59,13 +61,19 @@ def memo_of(memo: Memo, name: str, type_hint: type[T]) -> T | None:
     return decoded([memo.fields[name]], type_hint) if name in memo.fields else None
 
 
-def awaits(found: DescribeWorkflowExecutionResponse, activity_id: str, attempt: int) -> bool:
-    """Whether the engine still waits for this attempt at this activity."""
-    return any(
-        (info.activity_id, info.attempt, info.state)
+def standing_of(found: DescribeWorkflowExecutionResponse, run_id: str, activity_id: str, attempt: int) -> Standing:
+    """Whether the engine still waits for this attempt at this activity of this run."""
+    info = found.workflow_execution_info
+    if info.status != WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING:
+        return "closed"
+    if found.workflow_extended_info.cancel_requested:
+        return "stopped"
+    waited_for = any(
+        (pending.activity_id, pending.attempt, pending.state)
         == (activity_id, attempt, PendingActivityState.PENDING_ACTIVITY_STATE_STARTED)
-        for info in found.pending_activities
+        for pending in found.pending_activities
     )
+    return "current" if waited_for and info.execution.run_id == run_id else "stale"
 
 
 def newest_progress(newest_first: Sequence[HistoryEvent]) -> Progress | None:

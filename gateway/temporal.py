@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, TaskQueueType
@@ -22,7 +22,6 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import (
     Client,
     Interceptor,
-    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
@@ -41,7 +40,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from facade.reader import Execution, Waiting
-from gateway.records import awaits, end_record_of, execution_of, memo_of, newest_progress
+from gateway.records import Standing, end_record_of, execution_of, memo_of, newest_progress, standing_of
 from gateway.settings import Settings
 from workflows.contract.errors import JobgateError, ProblemCode, Refused
 from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
@@ -50,14 +49,10 @@ from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, DecisionHint, Hi
 from workflows.opening import memo_of as memo_start_of
 from workflows.policy.deadline import EXECUTION_GRACE
 
-T = TypeVar("T")
-
 DEFINITE = frozenset(["INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION"])
 """Answers to a start after which the job surely does not exist (design.md section 6, receipt protocol)."""
 
 LONG_POLL_S = 25.0
-Standing = Literal["current", "stale", "stopped", "closed"]
-"""An attempt as the engine sees it: only `current` may act."""
 
 WORKSPACE = SearchAttributeKey.for_keyword("JobgateWorkspace")
 STATUS = SearchAttributeKey.for_keyword("JobgateStatus")
@@ -171,12 +166,7 @@ class Engine:
         """Whether this very attempt may still act: its run is the current one and open, and waits for it."""
         async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
             found = await self._handle(workspace, job_id).describe()
-            raw = found.raw_description
-            if found.status is not WorkflowExecutionStatus.RUNNING:
-                return "closed"
-            if raw.workflow_extended_info.cancel_requested:
-                return "stopped"
-            return "current" if awaits(raw, activity_id, attempt) and found.run_id == run_id else "stale"
+            return standing_of(found.raw_description, run_id, activity_id, attempt)
         return "closed"
 
     async def holds(self, workspace: Workspace, job_id: JobId) -> bool:
