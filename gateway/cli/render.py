@@ -126,9 +126,8 @@ class Voice:
 
     def unreachable(self, error: Unreachable) -> None:
         self.note(f"Jobgate can not be reached: {error}")
-        self.note(
-            "  Next: start `jobgate dev` (`jobgate api` where only its API died), name its folder with --data, or set JOBGATE_URL."
-        )
+        self.note("  Next: start `jobgate dev` (or `jobgate api`, where only its API died),")
+        self.note("  name its folder with --data, or set JOBGATE_URL.")
 
 
 def _advice(document: Json) -> str | None:
