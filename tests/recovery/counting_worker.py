@@ -1,0 +1,73 @@
+"""A worker that leaves its metrics in a file when it ends; `--deaf` makes it one that does not hear a cancel.
+
+Run: `python -m tests.recovery.counting_worker --metrics FILE [--deaf]`. The deaf one is the mutant that proves that the
+tests of cancel can fail: every check between a stop and a write is off in it, and only in this process.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Connection
+from temporalio import workflow
+
+from activities import worker
+from gateway.calls import permits
+from gateway.calls.attempts import Attempt
+from gateway.ledger.receipts import ReceiptRow, find_receipt
+from gateway.settings import Settings
+from gateway.telemetry import Telemetry, start_telemetry
+from gateway.temporal import Engine
+from workflows.job import JobWorkflow, uninterrupted
+
+Standing = Literal["current", "stale", "stopped", "closed"]
+
+
+def count_into(file: Path) -> None:
+    class Counting(Telemetry):
+        def close(self) -> None:
+            file.write_bytes(self.metrics.render()[0])
+            super().close()
+
+    def started(service: str, settings: Settings) -> Telemetry:
+        plain = start_telemetry(service, settings)
+        return Counting(provider=plain.provider, tracer=plain.tracer, metrics=plain.metrics)
+
+    worker.start_telemetry = started
+
+
+class DeafEngine(Engine):
+    async def standing(self, *where: Any, **which: Any) -> Standing:
+        told = await super().standing(*where, **which)
+        return "current" if told == "stopped" else told
+
+    async def cancel(self, workspace: Any, job_id: Any) -> None:
+        """A permit that finds a stop cancels the workflow; not here."""
+
+
+def go_deaf() -> None:
+    heard = permits.examine
+
+    def examine(conn: Connection, attempt: Attempt, now: Any) -> ReceiptRow | permits.Denied:
+        told = heard(conn, attempt, now)
+        row = find_receipt(conn, attempt.workspace, attempt.job_id)
+        return row if told is permits.STOPPED and row is not None else told
+
+    async def end_canceled(self: JobWorkflow, work: Any) -> None:
+        await uninterrupted(workflow.wait([work]))
+
+    permits.examine = examine
+    worker.Engine = DeafEngine
+    JobWorkflow._may_start = lambda self: None  # pyright: ignore[reportPrivateUsage]
+    JobWorkflow._end_canceled = end_canceled  # pyright: ignore[reportPrivateUsage]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--metrics", type=Path, required=True)
+    parser.add_argument("--deaf", action="store_true")
+    options = parser.parse_args()
+    count_into(options.metrics)
+    if options.deaf:
+        go_deaf()
+    worker.main([])
