@@ -24,7 +24,7 @@ from gateway.settings import Settings
 from gateway.snapshots import Snapshot, SnapshotMismatch, Snapshots
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import timestamp
-from workflows.contract.ids import Digest, JobId
+from workflows.contract.ids import Digest, JobId, Workspace
 from workflows.contract.job import (
     Eligibility,
     EligibilityFacts,
@@ -73,6 +73,8 @@ class Judge:
         self._snapshots = snapshots
         self._allowlist = allowlist
         self._settings = settings
+        self._allowed: dict[tuple[Workspace, Digest], bool] = {}
+        """Whether a snapshot's references are on the allowlist; neither ever changes in this process."""
 
     async def judge(
         self, caller: Caller, key: JobId, asked: JobRequest, print_: Digest, known: Known
@@ -145,22 +147,23 @@ class Judge:
         needed = set(snapshot.bundle.manifest.requires)
         return snapshot, facts.model_copy(
             update={
-                "scope_ok": not self._forbidden(caller, snapshot),
+                "scope_ok": self._references_allowed(caller.workspace, snapshot),
                 "offload": snapshot.bundle.manifest.offload,
                 "capabilities_met": any(needed <= set(lane.capabilities) for lane in lanes),
             }
         )
 
-    def _forbidden(self, caller: Caller, snapshot: Snapshot) -> list[str]:
-        """Why credential references of the deployment may not be used here; empty where they may."""
-        deployment = snapshot.deployment
-        bound = [*deployment.connections.values(), deployment.model_connection]
-        refusals = [
-            self._allowlist.refusal(bond.credential.ref, workspace=caller.workspace, base_url=bond.base_url)
-            for bond in bound
-            if bond is not None and bond.credential is not None
-        ]
-        return [refusal for refusal in refusals if refusal is not None]
+    def _references_allowed(self, workspace: Workspace, snapshot: Snapshot) -> bool:
+        """Whether every credential reference of the deployment may be used by this workspace for its host."""
+        key = (workspace, snapshot.digest)
+        if key not in self._allowed:
+            bound = [*snapshot.deployment.connections.values(), snapshot.deployment.model_connection]
+            self._allowed[key] = not any(
+                self._allowlist.refusal(bond.credential.ref, workspace=workspace, base_url=bond.base_url)
+                for bond in bound
+                if bond is not None and bond.credential is not None
+            )
+        return self._allowed[key]
 
     def _row(self, start: JobStart, asked: JobRequest, verdict: Verdict) -> NewReceipt:
         receipt = {
