@@ -154,6 +154,7 @@ class Calls:
                 {"tool": call.tool, "call": call.call, "effect_id": effect},
                 executed="unknown",
             )
+            self._may_start()  # the deadline is the reason, whichever of its two timers fires first
             raise JobFailed(FailureCode.EFFECT_UNKNOWN, f"The outcome of {call.tool} is not known.")
         self._journal.amend(executed="yes")
         self._journal.emit(E.TOOL_FINISHED, reply.message, {**named, "outcome": reply.outcome})
@@ -183,9 +184,13 @@ class Calls:
         )
 
     def failure(self, error: StepError, otherwise: FailureCode, tool: str | None = None) -> JobgateError:
-        """How a step without further attempts ends the job; a stop in the ledger only waits for its cancel."""
+        """How a step without further attempts ends the job; a stop in the ledger only waits for its cancel.
+
+        Raises instead where a cancel or the deadline is the reason.
+        """
         if error.step_code is StepCode.STOPPED:
             return Stopped()
+        self._may_start()  # the deadline is the reason for whatever a step says at that instant
         code = FAILURE_OF_STEP.get(error.step_code, otherwise)
         if code is FailureCode.AUTHORITY_REVOKED:
             self._journal.emit(E.AUTHORITY_REVOKED, error.detail, {"reason": error.step_code})
