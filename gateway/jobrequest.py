@@ -16,10 +16,11 @@ from gateway.strictjson import digest_of, parse_json
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import timestamp
 from workflows.contract.ids import KEY, Digest, JobId, PrincipalId
-from workflows.contract.job import LabelKey, LabelValue
 from workflows.policy.deadline import parse_instant
 
 MAX_LABELS = 16
+LabelKey = Annotated[str, Field(min_length=1, max_length=64)]
+LabelValue = Annotated[str, Field(max_length=256)]
 
 
 class _Body(BaseModel):

@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from workflows.contract.errors import FailureCode
 from workflows.contract.events import Event, Timestamp
@@ -298,7 +298,3 @@ class Progress(Carried):
     event: Event
     usage: Usage
     executed: Executed = "yes"
-
-
-LabelKey = Annotated[str, Field(min_length=1, max_length=64)]
-LabelValue = Annotated[str, Field(max_length=256)]
