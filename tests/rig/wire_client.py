@@ -25,7 +25,8 @@ async def speak(
 ) -> tuple[int, Any]:
     """Status and JSON (or other text) of the answer.
 
-    `answer` False: cut the connection as soon as the request is written; (0, None). `promised` is the Content-Length, if not the truth. Units: bytes, seconds.
+    `answer` False: cut the connection as soon as the request is written; (0, None).
+    `promised` is the Content-Length, if not the truth. Units: bytes, seconds.
     """
     address = urlsplit(url)
     lines = {"Host": address.netloc, "Content-Type": "application/json", "Connection": "close", **(headers or {})}
