@@ -139,10 +139,10 @@ class JobWorkflow:
 
     async def _pass_gate(self) -> None:
         """Judge once more what admission judged; a live job whose gate is not open is held until the gate opens."""
-        verdict = classify(self._start.facts)
-        if verdict.eligibility in (Eligibility.BLOCKED, Eligibility.LOCAL_ONLY):
+        verdict, dry = classify(self._start.facts), self._start.mode == "dry_run"
+        if verdict.eligibility is Eligibility.BLOCKED or (verdict.eligibility is Eligibility.LOCAL_ONLY and not dry):
             raise JobFailed(FailureCode.INPUT_REJECTED, "This job may not run.")
-        if self._start.mode == "dry_run" or self._journal.view.eligibility is Eligibility.LIVE_APPROVED:
+        if dry or self._journal.view.eligibility is Eligibility.LIVE_APPROVED:
             return
         self._journal.emit(E.JOB_HELD, f"Held. {verdict.not_yet}", {"blocker": verdict.blocker})
         while True:
