@@ -1,6 +1,5 @@
 """Time-skipping servers and workers for the workflow tests; `JOBGATE_TEST_CACHE_OFF=1` keeps no workflow cached."""
 
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,11 +10,10 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
-from tests.workflow.jobs import SEARCH_ATTRIBUTES, Jobs
+from tests.workflow.jobs import CACHED, SEARCH_ATTRIBUTES, Jobs
 
 ROOT = Path(__file__).parents[2]
 TEST_SERVER = ROOT / ".venv/bin/temporal-test-server"
-CACHED = 0 if os.environ.get("JOBGATE_TEST_CACHE_OFF") == "1" else 100
 
 
 @asynccontextmanager
