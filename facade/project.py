@@ -136,6 +136,9 @@ def executed(look: Look, view: JobView) -> Executed:
     if view.status in TERMINAL:
         if look.progress is None:
             return "no"
+        newest = look.progress.event
+        if newest.type is not EventType.STEP_STARTED or newest.data.get("turn", 1) > 1:
+            return "yes"  # a step before the newest one had ended
         failed = view.failure.code if view.failure is not None else None
         return "yes" if failed in (FailureCode.MODEL_FAILED, FailureCode.TOOL_FAILED) else "unknown"
     steps = [pending for pending in execution.pending if pending.progress is not None or pending.activity in STEPS]
