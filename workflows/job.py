@@ -54,10 +54,13 @@ class RollOver(Exception):
     """The loop has reached a turn boundary at which the job continues in a new run."""
 
 
-@workflow.defn(name=WORKFLOW_TYPE, failure_exception_types=[JobgateError])
+@workflow.defn(dynamic=True, failure_exception_types=[JobgateError])  # pyright: ignore - the overload forgets these two
 class JobWorkflow:
+    """Dynamic, so that nothing is decoded before our code runs: a start by hand under any name and with any input ends
+    at once with `input_rejected`, where a typed workflow would fail its task for ever."""
+
     @workflow.init
-    def __init__(self, *inputs: Any) -> None:
+    def __init__(self, inputs: Sequence[RawValue]) -> None:
         self._start = start = read_start(inputs)
         self._memo = memo_of(start)
         opening = queued_view(self._memo)
@@ -80,7 +83,7 @@ class JobWorkflow:
         self._ending = False
 
     @workflow.run
-    async def run(self, *inputs: Any) -> EndRecord:
+    async def run(self, inputs: Sequence[RawValue]) -> EndRecord:
         del inputs  # read in __init__
         self._publisher = asyncio.create_task(self._publish())
         work = asyncio.create_task(self._work())
@@ -320,15 +323,12 @@ async def uninterrupted(work: Coroutine[Any, Any, Any]) -> None:
             continue
 
 
-def read_start(inputs: Sequence[Any]) -> JobStart:
-    """The start input; anything else (a workflow started by hand) ends the job at once with `input_rejected`.
-
-    The inputs come untyped, because a typed parameter turns a wrong shape or arity into a task failure for ever.
-    """
+def read_start(inputs: Sequence[RawValue]) -> JobStart:
+    """The start input of a job; anything else raises a failure that ends the workflow."""
     try:
-        if len(inputs) == 1:
-            return JobStart.model_validate(inputs[0])
-    except ValueError:
+        if workflow.info().workflow_type == WORKFLOW_TYPE and len(inputs) == 1:
+            return workflow.payload_converter().from_payload(inputs[0].payload, JobStart)
+    except Exception:  # noqa: BLE001 - a foreign payload may raise anything
         pass
     raise ApplicationError(
         "The workflow was not started by Jobgate: its input can not be read.",

@@ -1,5 +1,6 @@
 """Every recorded history replays on today's workflow, and one added activity turns each of them red."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,12 @@ from typing import Any
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
+from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from tests.replay.scenarios import SCENARIOS
-from workflows.contract.errors import JobgateError
 from workflows.contract.job import EndRecord
-from workflows.contract.steps import WORKFLOW_TYPE
 from workflows.job import JobWorkflow
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
@@ -40,45 +40,45 @@ async def one_more_activity() -> None:
     await workflow.execute_activity("one_more", schedule_to_close_timeout=timedelta(seconds=9))
 
 
-@workflow.defn(name=WORKFLOW_TYPE, failure_exception_types=[JobgateError])
+@workflow.defn(dynamic=True)
 class OneMoreInTheLoop(JobWorkflow):
     @workflow.init
-    def __init__(self, *inputs: Any) -> None:
-        super().__init__(*inputs)
+    def __init__(self, inputs: Sequence[RawValue]) -> None:
+        super().__init__(inputs)
 
     @workflow.run
-    async def run(self, *inputs: Any) -> EndRecord:
-        return await super().run(*inputs)
+    async def run(self, inputs: Sequence[RawValue]) -> EndRecord:
+        return await super().run(inputs)
 
     async def _keep_small(self) -> None:
         await one_more_activity()
         await super()._keep_small()
 
 
-@workflow.defn(name=WORKFLOW_TYPE, failure_exception_types=[JobgateError])
+@workflow.defn(dynamic=True)
 class OneMoreAtTheGate(JobWorkflow):
     @workflow.init
-    def __init__(self, *inputs: Any) -> None:
-        super().__init__(*inputs)
+    def __init__(self, inputs: Sequence[RawValue]) -> None:
+        super().__init__(inputs)
 
     @workflow.run
-    async def run(self, *inputs: Any) -> EndRecord:
-        return await super().run(*inputs)
+    async def run(self, inputs: Sequence[RawValue]) -> EndRecord:
+        return await super().run(inputs)
 
     async def _pass_gate(self) -> None:
         await one_more_activity()
         await super()._pass_gate()
 
 
-@workflow.defn(name=WORKFLOW_TYPE, failure_exception_types=[JobgateError])
+@workflow.defn(dynamic=True)
 class OneMoreOnCancel(JobWorkflow):
     @workflow.init
-    def __init__(self, *inputs: Any) -> None:
-        super().__init__(*inputs)
+    def __init__(self, inputs: Sequence[RawValue]) -> None:
+        super().__init__(inputs)
 
     @workflow.run
-    async def run(self, *inputs: Any) -> EndRecord:
-        return await super().run(*inputs)
+    async def run(self, inputs: Sequence[RawValue]) -> EndRecord:
+        return await super().run(inputs)
 
     async def _end_canceled(self, work: Any) -> None:
         await one_more_activity()
