@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from sqlalchemy import Connection, text
 
@@ -29,11 +30,15 @@ from gateway.ledger.grants import GrantRow, grants_of
 from gateway.ledger.receipts import ReceiptFilter, ReceiptRow, find_receipt, list_receipts
 from gateway.ledger.stops import find_stop
 from gateway.temporal import Engine
-from workflows.contract.errors import JobgateError
+from workflows.contract.errors import JobgateError, ProblemCode, Refused
 from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, RequestId, Workspace
 from workflows.contract.job import EndRecord, Initiator, Progress
 from workflows.contract.steps import ViewInput, ViewOutput
 
+T = TypeVar("T")
+
+ENGINE_S = 4.0
+"""How long one read of the engine may take: less than the request clock, so that the answer can say who is silent."""
 RUNG_S = 2.0
 """How long one rung of readyz may take to answer."""
 POLLED_WITHIN_S = 60.0
@@ -52,13 +57,13 @@ class GatewayReader:
     # ---- the engine
 
     async def execution(self, workspace: Workspace, job_id: JobId) -> Execution | None:
-        return await self._engine.describe(workspace, job_id)
+        return await _in_time(self._engine.describe(workspace, job_id))
 
     async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
-        return await self._engine.newest_progress(workspace, job_id)
+        return await _in_time(self._engine.newest_progress(workspace, job_id))
 
     async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
-        return await self._engine.end_record(workspace, job_id)
+        return await _in_time(self._engine.end_record(workspace, job_id))
 
     async def query(
         self, workspace: Workspace, job_id: JobId, after: int, limit: int, timeout_s: float
@@ -69,7 +74,7 @@ class GatewayReader:
         return self._engine.changes(workspace, job_id)
 
     async def waiting(self, workspace: Workspace) -> tuple[Waiting, ...]:
-        return await self._engine.waiting(workspace)
+        return await _in_time(self._engine.waiting(workspace))
 
     # ---- the ledger
 
@@ -210,6 +215,16 @@ def _facts(conn: Connection, row: ReceiptRow | None, access: Access) -> LedgerFa
         deadline=row.deadline_at,
     )
     return LedgerFacts(receipt, stop.requested_at if stop is not None else None, access)
+
+
+async def _in_time(answer: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(ENGINE_S):
+            return await answer
+    except TimeoutError:
+        raise Refused(
+            ProblemCode.ENGINE_UNAVAILABLE, "The workflow engine does not answer. Try again shortly.", retry_after_s=1
+        ) from None
 
 
 def _probe(conn: Connection) -> None:
