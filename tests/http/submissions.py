@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -17,13 +17,14 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from gateway.ledger.engine import Ledger
+from gateway.ledger.grants import NewGrant, insert_grant
 from gateway.ledger.receipts import ReceiptRow, find_receipt
 from gateway.ledger.tables import receipts
 from tests.rig.client import Client, Json, fresh_key, problem
 from tests.rig.plugins import call, final, publish_plugin, tool, turn
 from tests.rig.stack import Stack
 from workflows.contract.errors import PROBLEMS, ProblemCode
-from workflows.contract.ids import JobId, Workspace
+from workflows.contract.ids import JobId, PrincipalId, Workspace
 
 CANARY = "canary-input-5d21"
 """Stands in every refused body; no answer may hold it."""
@@ -57,6 +58,14 @@ def refused(response: httpx2.Response, status: int, code: str) -> Json:
     assert CANARY not in response.text
     assert all(CANARY not in value for value in response.headers.values())
     return document
+
+
+def replayed(response: httpx2.Response, first: httpx2.Response) -> None:
+    """The answer is the first receipt again, to the byte, and says so."""
+    assert response.status_code == 200, response.text
+    assert response.content == first.content
+    assert response.headers["Idempotent-Replayed"] == "true"
+    assert response.headers["Location"] == first.headers["Location"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,32 @@ async def publish_writer(operator: Client, name: str, tools_url: str, **more: An
         **more,
     )
     return name
+
+
+async def give_grant(
+    stack: Stack,
+    principal: str,
+    actions: tuple[str, ...],
+    plugins: tuple[str, ...],
+    *,
+    workspace: str = "demo",
+    limits: dict[str, Any] | None = None,
+    expires_at: datetime | None = None,
+) -> None:
+    """Grants have no route yet."""
+    new = NewGrant(
+        grant_id=f"grant-{workspace}-{principal}-{'-'.join(actions)}",
+        workspace=Workspace(workspace),
+        principal=PrincipalId(principal),
+        actions=actions,
+        plugins=plugins,
+        limits=limits or {},
+        expires_at=expires_at,
+        by="test",
+        at=datetime.now(UTC),
+    )
+    async with ledger_of(stack) as ledger:
+        await ledger.write(lambda conn: insert_grant(conn, new))
 
 
 OLD = timedelta(minutes=11)

@@ -11,15 +11,13 @@ import pytest_asyncio
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
 from gateway.authority import EVERY_SCOPE
-from gateway.ledger.grants import NewGrant, insert_grant
 from gateway.tokens import DevelopmentKey
 from tests.http.submissions import (
     BOTH,
     CANARY,
     NONE,
     body_with,
-    execution,
-    ledger_of,
+    give_grant,
     publish_brisk,
     refused,
     submit_bytes,
@@ -27,7 +25,6 @@ from tests.http.submissions import (
 )
 from tests.rig.client import Client, fresh_key
 from tests.rig.stack import Stack
-from workflows.contract.ids import PrincipalId, Workspace
 
 JOB_ROUTES = [
     ("GET", "/v1/jobs/{job}", "jobs:read"),
@@ -193,8 +190,8 @@ async def test_route_needs_a_grant_beside_the_scope(
 
 
 async def test_grant_on_another_plugin_or_for_another_action_is_none(stack: Stack, brisk: str, job: str) -> None:
-    await _grant(stack, "narrow", ("jobs:submit",), ("another-plugin",))
-    await _grant(stack, "reader", ("jobs:read",), (brisk,))
+    await give_grant(stack, "narrow", ("jobs:submit",), ("another-plugin",))
+    await give_grant(stack, "reader", ("jobs:read",), (brisk,))
     key = fresh_key()
     for principal in ("narrow", "reader"):
         refused(await submit_bytes(stack.client(principal), body_with(brisk), key), 403, "not-permitted")
@@ -202,14 +199,14 @@ async def test_grant_on_another_plugin_or_for_another_action_is_none(stack: Stac
     refused(await stack.client("reader").cancel(job), 403, "not-permitted")
     assert await traces(stack, key) == NONE
     # The mutant: with the grant it goes through, and the witness sees it.
-    await _grant(stack, "reader", ("jobs:submit",), (brisk,))
+    await give_grant(stack, "reader", ("jobs:submit",), (brisk,))
     assert (await submit_bytes(stack.client("reader"), body_with(brisk), key)).status_code == 202
     assert await traces(stack, key) == BOTH
 
 
 async def test_expired_grant_is_none(stack: Stack, brisk: str) -> None:
     past = datetime.now(UTC) - timedelta(seconds=1)
-    await _grant(stack, "lapsed", ("*",), ("*",), expires_at=past)
+    await give_grant(stack, "lapsed", ("*",), ("*",), expires_at=past)
     refused(await submit_bytes(stack.client("lapsed"), body_with(brisk)), 403, "not-permitted")
 
 
@@ -221,85 +218,10 @@ async def test_refusal_of_a_caller_without_a_grant_tells_nothing_of_plugins(stac
 
 
 async def test_limits_of_the_grant_bind(stack: Stack, brisk: str) -> None:
-    await _grant(stack, "bounded", ("jobs:submit",), (brisk,), limits={"max_duration_seconds": 60, "max_steps": 2})
+    await give_grant(stack, "bounded", ("jobs:submit",), (brisk,), limits={"max_duration_seconds": 60, "max_steps": 2})
     bounded = stack.client("bounded")
     refused(await submit_bytes(bounded, body_with(brisk, timeout_seconds=61)), 422, "limit-exceeded")
     refused(await submit_bytes(bounded, body_with(brisk, budget={"max_steps": 3})), 422, "limit-exceeded")
     receipt = (await bounded.submit(brisk)).json()
     lasts = datetime.fromisoformat(receipt["deadline"]) - datetime.fromisoformat(receipt["accepted_at"])
     assert lasts == timedelta(seconds=60)
-
-
-# ---- other workspaces
-
-
-@pytest.mark.parametrize(("method", "path", "scope"), JOB_ROUTES, ids=NAMES[: len(JOB_ROUTES)])
-async def test_job_of_another_workspace_is_an_unknown_one_to_the_byte(
-    stack: Stack, job: str, method: str, path: str, scope: str | None
-) -> None:
-    await _grant(stack, "neighbour", ("*",), ("*",), workspace="next-door")
-    neighbour = stack.client("neighbour", workspace="next-door")
-    same = {"X-Request-Id": "same"}
-    theirs = await ask(neighbour, method, path, job=job, **same)
-    unknown = await ask(neighbour, method, path, job=fresh_key(), **same)
-    refused(theirs, 404, "not-found")
-    assert (theirs.content, _steady(theirs)) == (unknown.content, _steady(unknown))
-    # The mutant: in its own workspace the same question has another answer.
-    if (method, path) == ("GET", "/v1/jobs/{job}"):
-        assert (await ask(stack.client("app"), method, path, job=job)).status_code == 200
-    described = await (await execution(stack, job)).describe()
-    assert described.status is not None
-    assert described.status.name == "COMPLETED"
-
-
-async def test_plugins_and_lists_end_at_the_workspace(stack: Stack, brisk: str, job: str) -> None:
-    await _grant(stack, "neighbour", ("*",), ("*",), workspace="next-door")
-    neighbour = stack.client("neighbour", workspace="next-door")
-    refused(await submit_bytes(neighbour, body_with(brisk)), 404, "plugin-unknown")
-    assert (await neighbour.get("/v1/jobs"))["data"] == []
-    refused(await neighbour.http.get(f"/v1/plugins/{brisk}/versions"), 404, "plugin-unknown")
-    refused(await neighbour.http.put(f"/v1/plugins/{brisk}/release", json={"version": "1.0.0"}), 404, "plugin-unknown")
-
-
-async def test_same_key_in_two_workspaces_is_two_jobs(stack: Stack, app: Client, brisk: str) -> None:
-    await _grant(stack, "neighbour", ("*",), ("*",), workspace="next-door")
-    neighbour = stack.client("neighbour", workspace="next-door")
-    if (await neighbour.http.get(f"/v1/plugins/{brisk}/versions")).status_code == 404:
-        await publish_brisk(neighbour, brisk)
-    key = await app.accepted(brisk)
-    theirs = await neighbour.submit(brisk, key=key)
-    assert theirs.status_code == 202
-    assert await traces(stack, key, workspace="next-door") == BOTH
-    await neighbour.until_ended(key)
-    await app.until_ended(key)
-
-
-def _steady(response: Any) -> dict[str, str]:
-    changing = {"date", "traceparent"}
-    return {name: value for name, value in response.headers.items() if name.lower() not in changing}
-
-
-async def _grant(
-    stack: Stack,
-    principal: str,
-    actions: tuple[str, ...],
-    plugins: tuple[str, ...],
-    *,
-    workspace: str = "demo",
-    limits: dict[str, Any] | None = None,
-    expires_at: datetime | None = None,
-) -> None:
-    """Grants have no route yet."""
-    new = NewGrant(
-        grant_id=f"grant-{workspace}-{principal}-{'-'.join(actions)}",
-        workspace=Workspace(workspace),
-        principal=PrincipalId(principal),
-        actions=actions,
-        plugins=plugins,
-        limits=limits or {},
-        expires_at=expires_at,
-        by="test",
-        at=datetime.now(UTC),
-    )
-    async with ledger_of(stack) as ledger:
-        await ledger.write(lambda conn: insert_grant(conn, new))
