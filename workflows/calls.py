@@ -6,6 +6,7 @@ waits for its word. An outcome that is not known is called unknown and ends the 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -18,10 +19,18 @@ from workflows.contract.steps import PlannedCall, ToolInput, ToolOutput
 from workflows.journal import Journal
 from workflows.meter import Meter
 from workflows.people import People
+from workflows.policy.deadline import remaining
 from workflows.steps import Steps
 
 MAY_HAVE_LEFT = frozenset({StepCode.LOST, StepCode.DEADLINE, StepCode.INTERNAL, StepCode.EFFECT_UNKNOWN})
 """Ends of a `write` after which nobody here can say whether it was sent."""
+
+CUT_OFF = frozenset({FailureCode.TOOL_FAILED, FailureCode.MODEL_FAILED, FailureCode.EFFECT_UNKNOWN})
+AT_THE_DEADLINE = timedelta(seconds=0.5)
+CALLED = frozenset(
+    {StepCode.UNAVAILABLE, StepCode.RATE_LIMITED, StepCode.REJECTED, StepCode.RESULT_TOO_LARGE, StepCode.LOST}
+)
+"""Ends of an attempt that a worker had begun: the job has been executing."""
 
 FAILURE_OF_STEP = {
     StepCode.AUTHORITY_REVOKED: FailureCode.AUTHORITY_REVOKED,
@@ -154,8 +163,8 @@ class Calls:
                 {"tool": call.tool, "call": call.call, "effect_id": effect},
                 executed="unknown",
             )
-            self._may_start()  # the deadline is the reason, whichever of its two timers fires first
-            raise JobFailed(FailureCode.EFFECT_UNKNOWN, f"The outcome of {call.tool} is not known.")
+            self._may_start()
+            raise self._ended(FailureCode.EFFECT_UNKNOWN, f"The outcome of {call.tool} is not known.")
         self._journal.amend(executed="yes")
         self._journal.emit(E.TOOL_FINISHED, reply.message, {**named, "outcome": reply.outcome})
         self._meter.warn()
@@ -191,7 +200,15 @@ class Calls:
         if error.step_code is StepCode.STOPPED:
             return Stopped()
         self._may_start()  # the deadline is the reason for whatever a step says at that instant
+        if error.step_code in CALLED and self._journal.view.executed == "no":
+            self._journal.amend(executed="yes")
         code = FAILURE_OF_STEP.get(error.step_code, otherwise)
         if code is FailureCode.AUTHORITY_REVOKED:
             self._journal.emit(E.AUTHORITY_REVOKED, error.detail, {"reason": error.step_code})
-        return JobFailed(code, f"{tool}: {error.detail}" if tool else error.detail)
+        return self._ended(code, f"{tool}: {error.detail}" if tool else error.detail)
+
+    def _ended(self, code: FailureCode, detail: str) -> JobFailed:
+        """A call is cut off by the deadline a moment before the deadline's own timer: then that is the reason."""
+        if code in CUT_OFF and remaining(self._start.deadline, workflow.now()) < AT_THE_DEADLINE:
+            return JobFailed(FailureCode.DEADLINE_EXCEEDED, f"The deadline passed before the job was done. {detail}")
+        return JobFailed(code, detail)

@@ -1,337 +1,62 @@
-"""JobWorkflow: one admitted unit of work, from its receipt to its end, by one absolute deadline.
+"""JobWorkflow: what Temporal sees of a job. It reads its input, hands it to the loop, and never wedges a task.
 
-`run` reads top to bottom: pass the gate, think, act, until an answer; whatever happens meanwhile (cancel, deadline, a
-failure) ends in one place. The end record is the result, the failure's details, or (canceled) in the memo.
+Dynamic, so that nothing is decoded before our code runs: a start by hand under any name and with any input ends at once
+with `input_rejected`, and a signal of any name and shape is an event, where typed ones would fail the task for ever.
 """
 
-import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
-from datetime import timedelta
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import ClassVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from workflows.calls import Calls, Stopped
-from workflows.contract.errors import FailureCode, JobFailed, JobgateError, StepError
-from workflows.contract.events import EventType as E
-from workflows.contract.job import (
-    INLINE_RESULT_BYTES,
-    MEMO_START,
-    SEGMENT_EVENTS,
-    Eligibility,
-    EndRecord,
-    Failure,
-    JobStart,
-    LoopState,
-    PlannedTool,
-    SegmentRef,
-    Status,
-)
-from workflows.contract.steps import (
-    VIEW_QUERY,
-    WORKFLOW_TYPE,
-    Hint,
-    ModelInput,
-    ModelOutput,
-    ViewInput,
-    ViewOutput,
-)
-from workflows.journal import Journal, identity_of
-from workflows.meter import Meter
-from workflows.opening import memo_of, queued_view
-from workflows.people import People
-from workflows.policy.deadline import remaining
-from workflows.policy.eligibility import classify
-from workflows.steps import Steps
-
-LAST_WORD = timedelta(seconds=3)
-"""How long a job whose deadline passed waits for the word of a write that was already sent."""
-
-
-class RollOver(Exception):
-    """The loop has reached a turn boundary at which the job continues in a new run."""
+from workflows.contract.errors import FailureCode, JobgateError
+from workflows.contract.job import EndRecord, JobStart
+from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, ViewInput, ViewOutput
+from workflows.loop import Loop
 
 
 @workflow.defn(dynamic=True, failure_exception_types=[JobgateError])  # pyright: ignore - the overload forgets these two
 class JobWorkflow:
-    """Dynamic, so that nothing is decoded before our code runs: a start by hand under any name and with any input ends
-    at once with `input_rejected`, where a typed workflow would fail its task for ever."""
+    LOOP: ClassVar[type[Loop]] = Loop
 
     @workflow.init
     def __init__(self, inputs: Sequence[RawValue]) -> None:
-        self._start = start = read_start(inputs)
-        self._memo = memo_of(start)
-        opening = queued_view(self._memo)
-        state = start.state or LoopState(view=opening, seq=1, events=(opening.last_event,))
-        identity = identity_of(start) if start.state is None else ()
-        self._journal = Journal(state.view, state.events, state.segments, state.seq, identity)
-        self._steps = Steps(start.deadline, start.heartbeat_s, self._may_start)
-        self._meter = Meter(self._journal, start.limits, self._may_start, state.step, state.warned)
-        self._people = People(
-            self._journal,
-            self._steps,
-            start,
-            opened=state.requests_opened,
-            refused=state.refused_decisions,
-            asked=state.asked,
-            inbox=state.inbox,
-        )
-        self._calls = Calls(start, self._journal, self._steps, self._meter, self._people, self._may_start)
-        self._turn, self._conversation, self._results = state.turn, state.conversation, state.results
-        self._ending = False
+        start = read_start(inputs)
+        self._job = None if start is None else self.LOOP(start)
 
     @workflow.run
     async def run(self, inputs: Sequence[RawValue]) -> EndRecord:
-        del inputs  # read in __init__
-        self._publisher = asyncio.create_task(self._publish())
-        work = asyncio.create_task(self._work())
-        clock = asyncio.create_task(asyncio.sleep(remaining(self._start.deadline, workflow.now()).total_seconds()))
-        try:
-            await workflow.wait([work, clock], return_when=asyncio.FIRST_COMPLETED)
-            stopped = work.done() and isinstance(work.exception(), Stopped)
-            if stopped:
-                await clock  # the cancel that goes with the stop ends this wait
-            if workflow.cancellation_reason() is not None:
-                raise asyncio.CancelledError
-            if stopped or not work.done():
-                raise JobFailed(FailureCode.DEADLINE_EXCEEDED, "The deadline passed before the job was done.")
-            self._succeed(work.result())
-            return self._journal.end_record()
-        except RollOver:
-            self._continue_as_new()
-        except asyncio.CancelledError:
-            await self._end_canceled(work)
-            raise
-        except JobgateError as error:
-            failure = await self._end_failed(work, error)
-        raise ApplicationError(failure.message, self._journal.end_record(), type=failure.code, non_retryable=True)
+        del inputs  # read in __init__, where an early signal finds the state that it needs
+        return await self._known().run()
 
     @workflow.query(name=VIEW_QUERY)
     def view(self, asked: ViewInput) -> ViewOutput:
         """The job as it is now, with the events after a cursor. Adds nothing to the history."""
-        return ViewOutput(
-            view=self._journal.view,
-            events=self._journal.after(asked.after, asked.limit),
-            segments=tuple(self._journal.segments),
-            last_seq=self._journal.seq,
-        )
+        return self._known().view(asked)
 
     @workflow.signal(dynamic=True)
     def hint(self, name: str, args: Sequence[RawValue]) -> None:
-        if not self._ending:
-            self._people.receive(name, args)
+        if self._job is not None:
+            self._job.hint(name, args)
 
-    # ---- the loop
-
-    async def _work(self) -> ModelOutput | None:
-        """The final answer, or None for a dry run, which ends without one activity."""
-        self._may_start()
-        await self._pass_gate()
-        if self._start.mode == "dry_run":
-            return None
-        if self._journal.view.status is Status.QUEUED:
-            self._journal.emit(E.JOB_STARTED, "A worker took the job.", started_at=workflow.now())
-        while True:
-            await self._keep_small()
-            step, reply = await self._think()
-            if reply.final_ref is not None:
-                return reply
-            self._results = await self._calls.act(step, reply.calls)
-
-    async def _pass_gate(self) -> None:
-        """Judge once more what admission judged; a live job whose gate is not open is held until the gate opens."""
-        verdict, dry = classify(self._start.facts), self._start.mode == "dry_run"
-        if verdict.eligibility is Eligibility.BLOCKED or (verdict.eligibility is Eligibility.LOCAL_ONLY and not dry):
-            raise JobFailed(FailureCode.INPUT_REJECTED, "This job may not run.")
-        if dry or self._journal.view.eligibility is Eligibility.LIVE_APPROVED:
-            return
-        self._journal.emit(E.JOB_HELD, f"Held. {verdict.not_yet}", {"blocker": verdict.blocker})
-        while True:
-            await workflow.wait_condition(lambda: Hint.GATE in self._people.inbox)
-            self._people.inbox.discard(Hint.GATE)
-            try:
-                gate = await self._steps.read_gate()
-            except StepError as error:
-                raise self._calls.failure(error, FailureCode.INTERNAL) from None
-            if gate.open:
-                self._journal.emit(
-                    E.JOB_RELEASED, "Released to run.", eligibility=Eligibility.LIVE_APPROVED, blocker=None
-                )
-                return
-
-    async def _keep_small(self) -> None:
-        """At a turn boundary: archive a full segment of events, and roll over when the history has grown enough."""
-        if len(self._journal.events) >= SEGMENT_EVENTS:
-            events = tuple(self._journal.events[:SEGMENT_EVENTS])
-            try:
-                ref = await self._steps.archive(events)
-            except StepError as error:
-                raise self._calls.failure(error, FailureCode.INTERNAL) from None
-            last = self._journal.seq - len(self._journal.events) + SEGMENT_EVENTS
-            self._journal.archived(SegmentRef(first=last - SEGMENT_EVENTS + 1, last=last, ref=ref))
-        info, knob = workflow.info(), self._start.roll_over_after
-        due = info.get_current_history_length() >= knob if knob else info.is_continue_as_new_suggested()
-        if due and workflow.all_handlers_finished() and workflow.cancellation_reason() is None:
-            raise RollOver
-
-    async def _think(self) -> tuple[int, ModelOutput]:
-        """One model step: its number and what the model wants next."""
-        step = self._meter.spend_step()
-        self._turn += 1
-        turn = self._turn
-        self._journal.steps_running += 1
-        self._journal.emit(E.STEP_STARTED, f"Turn {turn}: asking the model.", {"turn": turn, "attempt": 1})
-
-        def asked(attempt: int) -> ModelInput:
-            return ModelInput(
-                step=step,
-                turn=turn,
-                attempt=attempt,
-                conversation=self._conversation,
-                results=self._results,
-                progress=self._journal.progress(),
+    def _known(self) -> Loop:
+        """The job, or the failure that ends a workflow which Jobgate did not start."""
+        if self._job is None:
+            raise ApplicationError(
+                "The workflow was not started by Jobgate: its input can not be read.",
+                type=FailureCode.INPUT_REJECTED,
+                non_retryable=True,
             )
-
-        def replaced(attempt: int, failure: StepError, delay: float) -> None:
-            self._calls.replace_attempt("Asking the model", step, attempt, failure, delay)
-
-        try:
-            reply = await self._steps.model(asked, replaced, f"turn {turn}")
-        except StepError as error:
-            raise self._calls.failure(error, FailureCode.MODEL_FAILED) from None
-        finally:
-            self._journal.steps_running -= 1
-        self._turn, self._conversation, self._results = reply.turn, reply.conversation, ()
-        self._meter.spend_tokens(reply)
-        self._journal.amend(executed="yes")
-        self._journal.emit(
-            E.STEP_FINISHED,
-            reply.say or f"Turn {reply.turn}: the model answered.",
-            {
-                "turn": reply.turn,
-                "calls": len(reply.calls),
-                "input_tokens": reply.input_tokens,
-                "output_tokens": reply.output_tokens,
-                "estimated": reply.estimated,
-            },
-        )
-        self._meter.warn()
-        return step, reply
-
-    def _succeed(self, reply: ModelOutput | None) -> None:
-        now = workflow.now()
-        if reply is None:
-            plan = tuple(self._planned())
-            message = f"Dry run planned: {len(plan)} tools could be called. Nothing ran."
-            self._journal.emit(E.JOB_SUCCEEDED, message, {"planned": len(plan)}, plan=plan, finished_at=now)
-        elif reply.final_bytes <= INLINE_RESULT_BYTES:
-            self._journal.emit(E.JOB_SUCCEEDED, "Done.", result_ref=reply.final_ref, finished_at=now)
-        else:
-            raise JobFailed(
-                FailureCode.RESULT_TOO_LARGE,
-                f"The result has {reply.final_bytes} bytes; at most {INLINE_RESULT_BYTES} are kept.",
-            )
-        self._journal.publish()
-
-    def _planned(self) -> Iterator[PlannedTool]:
-        """What each tool would do live and whom it would ask, from the dispatch table alone."""
-        for name, row in self._start.tools.items():
-            if not row.hidden:
-                asks = None if row.effect == "read" else " or ".join(row.approval.groups) or "anyone who may decide"
-                yield PlannedTool(tool=name, effect=row.effect, would_ask=asks)
-
-    def _may_start(self) -> None:
-        """Asked before every attempt: nothing starts after a cancel or the deadline."""
-        if workflow.cancellation_reason() is not None or self._ending:
-            raise asyncio.CancelledError
-        if workflow.now() >= self._start.deadline:
-            raise JobFailed(FailureCode.DEADLINE_EXCEEDED, "The deadline passed before the job was done.")
-
-    # ---- endings
-
-    async def _publish(self) -> None:
-        """Once everything else of this workflow task has settled, tell readers; the endings publish themselves."""
-        while not self._ending:
-            await workflow.wait_condition(self._journal.due)
-            if not self._ending:
-                self._journal.publish()
-
-    async def _end_canceled(self, work: "asyncio.Task[ModelOutput | None]") -> None:
-        self._ending = True
-        self._journal.emit(E.CANCEL_REQUESTED, "Cancel requested.", cancel_requested_at=workflow.now())
-        self._people.void_all()
-        if self._calls.writes:
-            self._journal.publish()
-        await self._wind_down(work, None)
-        self._journal.emit(E.JOB_CANCELED, "Canceled.", finished_at=workflow.now())
-        self._journal.publish()
-
-    async def _end_failed(self, work: "asyncio.Task[ModelOutput | None]", error: JobgateError) -> Failure:
-        self._ending = True
-        code = error.failure if isinstance(error, JobFailed) else FailureCode.INTERNAL
-        failure = Failure(code=code, message=error.detail)
-        self._people.void_all()
-        await self._wind_down(work, LAST_WORD if code is FailureCode.DEADLINE_EXCEEDED else None)
-        self._journal.emit(
-            E.JOB_FAILED, f"Failed: {failure.message}", {"code": code}, failure=failure, finished_at=workflow.now()
-        )
-        self._journal.publish()
-        return failure
-
-    async def _wind_down(self, work: "asyncio.Task[ModelOutput | None]", at_most: timedelta | None) -> None:
-        """Stop what only reads, and wait for the word of writes that may have left."""
-        work.cancel()
-        if writes := list(self._calls.writes):
-            timeout = None if at_most is None else at_most.total_seconds()
-            await uninterrupted(workflow.wait(writes, timeout=timeout))
-        for task in writes:
-            if task.done() and not task.cancelled():
-                task.exception()  # its event is in the log; the job ends for its own reason
-            elif not task.done():
-                self._journal.amend(executed="unknown")
-
-    def _continue_as_new(self) -> NoReturn:
-        state = LoopState(
-            view=self._journal.view,
-            seq=self._journal.seq,
-            events=tuple(self._journal.events),
-            segments=tuple(self._journal.segments),
-            turn=self._turn,
-            step=self._meter.step,
-            requests_opened=self._people.opened,
-            refused_decisions=self._people.refused,
-            warned=tuple(sorted(self._meter.warned)),
-            asked=self._people.asked,
-            conversation=self._conversation,
-            results=self._results,
-            inbox=tuple(sorted(self._people.inbox)),
-        )
-        workflow.continue_as_new(
-            self._start.model_copy(update={"state": state}), memo={MEMO_START: self._memo, **self._journal.memo()}
-        )
+        return self._job
 
 
-async def uninterrupted(work: Coroutine[Any, Any, Any]) -> None:
-    """Await to the end even if a cancellation arrives meanwhile: the caller is ending already."""
-    task = asyncio.create_task(work)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue
-
-
-def read_start(inputs: Sequence[RawValue]) -> JobStart:
-    """The start input of a job; anything else raises a failure that ends the workflow."""
+def read_start(inputs: Sequence[RawValue]) -> JobStart | None:
+    """The start input of a job; None for anything else."""
     try:
         if workflow.info().workflow_type == WORKFLOW_TYPE and len(inputs) == 1:
             return workflow.payload_converter().from_payload(inputs[0].payload, JobStart)
     except Exception:  # noqa: BLE001 - a foreign payload may raise anything
-        pass
-    raise ApplicationError(
-        "The workflow was not started by Jobgate: its input can not be read.",
-        type=FailureCode.INPUT_REJECTED,
-        non_retryable=True,
-    )
+        return None
+    return None

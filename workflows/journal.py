@@ -64,6 +64,7 @@ class Journal:
         self.steps_running = 0
         self._unpublished = False
         self._told_seq = seq
+        self._carried_seq = 0
         self._identity = list(identity)
         self._told_status: Status | None = None
         self._told_pending = 0
@@ -92,6 +93,7 @@ class Journal:
 
     def progress(self) -> Progress:
         """What a step that is about to start repeats to readers while it runs."""
+        self._carried_seq = self.seq
         return Progress(event=self.view.last_event, usage=self.view.usage)
 
     def pending(self) -> int:
@@ -104,8 +106,9 @@ class Journal:
         return (*(old for old in kept if old.state == "pending" or old in closed), request)
 
     def due(self) -> bool:
-        """Whether to publish, asked once a workflow task has settled: a step that runs by then tells readers itself."""
-        return self._unpublished or (self._told_seq < self.seq and not self.steps_running)
+        """Asked once a workflow task has settled: publish, unless a running step carries the newest event."""
+        carried = self._carried_seq if self.steps_running else 0
+        return self._unpublished or max(self._told_seq, carried) < self.seq
 
     def publish(self) -> None:
         """Tell readers without a worker. Two history events at most: memo always, search attributes where changed."""

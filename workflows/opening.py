@@ -4,7 +4,7 @@
 """
 
 from workflows.contract.events import Event, EventType
-from workflows.contract.job import JobStart, JobView, MemoStart, Status
+from workflows.contract.job import JobStart, JobView, MemoStart, PlannedTool, Status
 from workflows.policy.eligibility import classify
 
 
@@ -44,4 +44,17 @@ def queued_view(memo: MemoStart) -> JobView:
         eligibility=memo.eligibility,
         blocker=memo.blocker,
         last_event=queued_event(memo),
+    )
+
+
+def planned(start: JobStart) -> tuple[PlannedTool, ...]:
+    """A dry run's plan: what each tool would do live and whom it would ask, from the dispatch table alone."""
+    return tuple(
+        PlannedTool(
+            tool=name,
+            effect=row.effect,
+            would_ask=None if row.effect == "read" else " or ".join(row.approval.groups) or "anyone who may decide",
+        )
+        for name, row in start.tools.items()
+        if not row.hidden
     )

@@ -18,7 +18,7 @@ from gateway.ledger.receipts import ReceiptRow, find_receipt
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry, start_telemetry
 from gateway.temporal import Engine
-from workflows.job import JobWorkflow, uninterrupted
+from workflows.loop import Loop, uninterrupted
 
 Standing = Literal["current", "stale", "stopped", "closed"]
 
@@ -53,13 +53,13 @@ def go_deaf() -> None:
         row = find_receipt(conn, attempt.workspace, attempt.job_id)
         return row if told is permits.STOPPED and row is not None else told
 
-    async def end_canceled(self: JobWorkflow, work: Any) -> None:
+    async def end_canceled(self: Loop, work: Any) -> None:
         await uninterrupted(workflow.wait([work]))
 
     permits.examine = examine
     worker.Engine = DeafEngine
-    JobWorkflow._may_start = lambda self: None  # pyright: ignore[reportPrivateUsage]
-    JobWorkflow._end_canceled = end_canceled  # pyright: ignore[reportPrivateUsage]
+    Loop._may_start = lambda self: None  # pyright: ignore[reportPrivateUsage]
+    Loop._end_canceled = end_canceled  # pyright: ignore[reportPrivateUsage]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Every recorded history replays on today's workflow, and one added activity turns each of them red."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,12 @@ from typing import Any
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
-from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from tests.replay.scenarios import SCENARIOS
-from workflows.contract.job import EndRecord
 from workflows.job import JobWorkflow
+from workflows.loop import Loop
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 
@@ -27,9 +25,9 @@ def history_of(path: Path) -> WorkflowHistory:
     return WorkflowHistory.from_json(f"demo.{name_of(path)}", path.read_text(encoding="utf-8"))
 
 
-async def replay(path: Path, workflow_class: type[Any]) -> None:
+async def replay(path: Path) -> None:
     replayer = Replayer(
-        workflows=[workflow_class],
+        workflows=[JobWorkflow],
         data_converter=pydantic_data_converter,
         workflow_runner=UnsandboxedWorkflowRunner(),
     )
@@ -40,52 +38,25 @@ async def one_more_activity() -> None:
     await workflow.execute_activity("one_more", schedule_to_close_timeout=timedelta(seconds=9))
 
 
-@workflow.defn(dynamic=True)
-class OneMoreInTheLoop(JobWorkflow):
-    @workflow.init
-    def __init__(self, inputs: Sequence[RawValue]) -> None:
-        super().__init__(inputs)
-
-    @workflow.run
-    async def run(self, inputs: Sequence[RawValue]) -> EndRecord:
-        return await super().run(inputs)
-
+class OneMoreInTheLoop(Loop):
     async def _keep_small(self) -> None:
         await one_more_activity()
         await super()._keep_small()
 
 
-@workflow.defn(dynamic=True)
-class OneMoreAtTheGate(JobWorkflow):
-    @workflow.init
-    def __init__(self, inputs: Sequence[RawValue]) -> None:
-        super().__init__(inputs)
-
-    @workflow.run
-    async def run(self, inputs: Sequence[RawValue]) -> EndRecord:
-        return await super().run(inputs)
-
+class OneMoreAtTheGate(Loop):
     async def _pass_gate(self) -> None:
         await one_more_activity()
         await super()._pass_gate()
 
 
-@workflow.defn(dynamic=True)
-class OneMoreOnCancel(JobWorkflow):
-    @workflow.init
-    def __init__(self, inputs: Sequence[RawValue]) -> None:
-        super().__init__(inputs)
-
-    @workflow.run
-    async def run(self, inputs: Sequence[RawValue]) -> EndRecord:
-        return await super().run(inputs)
-
+class OneMoreOnCancel(Loop):
     async def _end_canceled(self, work: Any) -> None:
         await one_more_activity()
         await super()._end_canceled(work)
 
 
-MUTANT: dict[str, type[JobWorkflow]] = {"dry_run": OneMoreAtTheGate, "canceled_in_queue": OneMoreOnCancel}
+MUTANT: dict[str, type[Loop]] = {"dry_run": OneMoreAtTheGate, "canceled_in_queue": OneMoreOnCancel}
 """Where the loop is never reached, the added activity stands on the path that is."""
 
 
@@ -95,10 +66,11 @@ def test_every_scenario_has_a_history_and_every_history_a_scenario() -> None:
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 async def test_recorded_history_replays(path: Path) -> None:
-    await replay(path, JobWorkflow)
+    await replay(path)
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-async def test_one_added_activity_turns_the_history_red(path: Path) -> None:
+async def test_one_added_activity_turns_the_history_red(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobWorkflow, "LOOP", MUTANT.get(name_of(path), OneMoreInTheLoop))
     with pytest.raises(workflow.NondeterminismError):
-        await replay(path, MUTANT.get(name_of(path), OneMoreInTheLoop))
+        await replay(path)

@@ -101,12 +101,15 @@ def test_readers_are_told_when_the_status_changes_or_no_step_runs() -> None:
     running = journal()
     running.steps_running = 1
     running.emit(E.STEP_STARTED, "Asking.")
+    assert running.due(), "no step carries the event yet"
+    running.progress()
     assert not running.due()
     running.steps_running = 0
     running.emit(E.STEP_FINISHED, "Answered.")
     assert running.due()
     running.steps_running = 1
     running.emit(E.TOOL_STARTED, "Calling.")
+    running.progress()
     assert not running.due()
 
 

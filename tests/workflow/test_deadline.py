@@ -6,7 +6,7 @@ from tests.rig.waiting import wait_until
 from tests.workflow.hands import Fault, Hands, Held, call, done, final, turn
 from tests.workflow.jobs import Ended, Job, Jobs
 from workflows.contract.errors import StepCode
-from workflows.job import LAST_WORD
+from workflows.loop import LAST_WORD
 
 SOON_S = 1.0
 """A time-skipping server does not skip while an activity runs: these deadlines pass in real time."""

@@ -1,7 +1,6 @@
 """What happens before the first step: dry runs, held jobs, and inputs that nobody admitted."""
 
 import asyncio
-import gc
 from typing import Any
 
 import pytest
@@ -82,8 +81,6 @@ async def test_job_that_admission_would_have_refused_runs_nothing(jobs: Jobs, fa
     assert job.hands.ran == []
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the SDK drops `run` when init raises
 @pytest.mark.parametrize(
     "args",
     [
@@ -108,5 +105,3 @@ async def test_workflow_started_by_hand_ends_at_once_with_input_rejected(jobs: J
     cause = failed.value.cause
     assert isinstance(cause, ApplicationError)
     assert (cause.type, cause.non_retryable) == ("input_rejected", True)
-    del handle, failed
-    gc.collect()

@@ -2,7 +2,7 @@
 
 import pytest
 
-import workflows.job
+import workflows.loop
 from tests.workflow.hands import Hands, call, final, turn
 from tests.workflow.jobs import CACHED, Jobs
 from workflows.contract.job import MEMO_START, SEGMENT_EVENTS, MemoStart
@@ -86,7 +86,7 @@ async def test_signals_during_roll_overs_are_each_in_the_log_once(jobs: Jobs) ->
 
 async def test_full_segment_of_events_is_archived(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     full = SEGMENT_EVENTS if CACHED else 50  # without a cache each task replays all the others
-    monkeypatch.setattr(workflows.job, "SEGMENT_EVENTS", full)
+    monkeypatch.setattr(workflows.loop, "SEGMENT_EVENTS", full)
     turns = full * 3 // 10
     job = await jobs.start(Hands(model=[*(turn(n, READ) for n in range(1, turns + 1)), final(turns + 1)]))
     ended = await job.end()
