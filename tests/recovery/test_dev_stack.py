@@ -6,103 +6,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
 from pathlib import Path
 
-import httpx2
 import pytest
 import pytest_asyncio
 
 from gateway.settings import DevFile, read_dev_file
 from tests.rig.client import Client
+from tests.rig.dev import ANY_PORT, JOBGATE, Dev, command_of, processes_on, ready, running
 from tests.rig.effect_log import Behaviour, EffectLog
 from tests.rig.plugins import call, final, fresh_name, publish_plugin, tool, turn
 from tests.rig.process import Process, outside_environment
 from tests.rig.waiting import wait_until
-
-JOBGATE = Path(sys.executable).with_name("jobgate")
-ANY_PORT = ("--api-port", "0", "--temporal-port", "0", "--ui-port", "0")
-TOOL_TOKEN = "canary-tool-7f3e1c"
-
-
-class Dev(Process):
-    """One `jobgate dev` and what else runs on its folder."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.data = folder / "data"
-        arguments = ["dev", "--data", str(self.data), *(options or ANY_PORT)]
-        super().__init__("dev", arguments, folder, program=JOBGATE, environment={"TOOL_TOKEN": TOOL_TOKEN})
-        self.replacements: list[Process] = []
-        self.folder = folder
-
-    async def up(self) -> DevFile:
-        """Starts it; what its dev.json says, once it is there."""
-        before = read_dev_file(self.data)
-        self.start()
-
-        def written() -> DevFile | None:
-            assert self.running, self.output
-            now = read_dev_file(self.data)
-            return now if now != before else None
-
-        return await wait_until(written, 120, what="dev.json")
-
-    def replace(self, name: str) -> Process:
-        process = Process(f"new-{name}", [name, "--data", str(self.data)], self.folder, program=JOBGATE)
-        self.replacements.append(process)
-        process.start()
-        return process
-
-    async def says(self, *words: str) -> str:
-        """The line of its output that holds all the words."""
-
-        def found() -> str | None:
-            lines = self.output.splitlines()
-            return next((line for line in lines if all(word in line for word in words)), None)
-
-        return await wait_until(found, 20, what=f"dev says {words}")
-
-    def left_behind(self) -> list[int]:
-        """Every process that works on the data folder, other than what the test itself started."""
-        own = {process.pid for process in self.replacements}
-        return [pid for pid in processes_on(self.data) if pid not in own]
-
-    def close(self) -> None:
-        for process in (*self.replacements, self):
-            process.kill()
-
-    def token(self, principal: str) -> str:
-        asked = [str(JOBGATE), "token", principal, "--data", str(self.data)]
-        return subprocess.run(
-            asked, env=outside_environment(), capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-
-def processes_on(data: Path) -> list[int]:
-    """Running processes that were told this folder, by environment or argument; zombies have neither."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                told = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-                if os.fsencode(data) in told:
-                    found.append(int(entry.name))
-    return found
-
-
-def command_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-
-
-async def ready(url: str) -> bool:
-    async with httpx2.AsyncClient(trust_env=False, timeout=5) as http:
-        try:
-            return (await http.get(f"{url}/readyz")).status_code == 200
-        except httpx2.HTTPError:
-            return False
-
 
 MakeDev = Callable[..., Dev]
 
@@ -128,12 +44,6 @@ async def dev(make_dev: MakeDev) -> Dev:
     stack = make_dev()
     await stack.up()
     return stack
-
-
-def running(dev: Dev) -> DevFile:
-    found = read_dev_file(dev.data)
-    assert found is not None
-    return found
 
 
 async def test_dev_serves_when_it_says_so_and_names_each_process_itself(dev: Dev) -> None:

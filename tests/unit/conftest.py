@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.calls.egress import Door
 from gateway.ledger.engine import Ledger
 from gateway.ledger.migrate import migrate
 
@@ -23,3 +24,10 @@ async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
     opened = Ledger.open(ledger_url)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    """The one way out, opened for one test."""
+    async with Door() as opened:
+        yield opened
