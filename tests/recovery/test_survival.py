@@ -1,0 +1,207 @@
+"""Kill anything at any time: what was accepted is kept, a step is seen again soon, and an effect is never repeated."""
+
+import sys
+import time
+from collections.abc import AsyncGenerator
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from tests.recovery.grounds import READS_RUN_WRITES_ASK, kill_workers, new_worker, published, running_stack
+from tests.rig.client import Client, Json, fresh_key
+from tests.rig.effect_log import Answer, Behaviour, Call
+from tests.rig.plugins import call, final, tool, turn
+from tests.rig.stack import Stack
+
+NEW_ATTEMPT_S = 15.0
+BUSY_S = 30.0
+"""What a machine that is busy with other tests may add to any bound."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stack]:
+    async with running_stack(tmp_path_factory.mktemp("survival")) as stack:
+        yield stack
+
+
+def said(what: str, seconds: float) -> None:
+    """For whoever measures: run with `-s`."""
+    sys.stdout.write(f"{what}: {seconds:.1f} s\n")
+
+
+async def revived_api(stack: Stack) -> None:
+    stack.apis[0].start()
+    await stack.until_ready(stack.apis[0])
+
+
+async def test_a_receipt_survives_the_api_that_gave_it(ground: Stack) -> None:
+    plugin = await published(ground, [turn(call("kept")), final({"ok": True})], tool("kept", "write"))
+    app, key = ground.client(), fresh_key()
+    kill_workers(ground)
+    first = await app.submit(plugin, key=key)
+    ground.apis[0].kill()
+    assert first.status_code == 202
+    with pytest.raises(httpx2.TransportError):
+        await app.status(key)
+    await revived_api(ground)
+    app = ground.client()
+    again = await app.submit(plugin, key=key)
+    assert (again.status_code, again.content, again.headers["Idempotent-Replayed"]) == (200, first.content, "true")
+    assert (await app.status(key))["status"] == "queued"
+    await new_worker(ground)
+    end = await app.until_ended(key, BUSY_S)
+    assert (end["status"], end["result"]) == ("succeeded", {"ok": True})
+    assert len(ground.effects.calls("kept")) == 1
+
+
+async def test_a_worker_killed_between_steps_repeats_no_write(ground: Stack) -> None:
+    """Two writes are done, then the model thinks, then the worker dies."""
+    script = [turn(call("done", {"n": 1})), turn(call("done", {"n": 2})), final(delay_seconds=1.5)]
+    app = ground.client()
+    job = await app.accepted(await published(ground, script, tool("done", "write")))
+    await app.until_event(job, "tool.finished", BUSY_S, count=2)
+    began = time.monotonic()
+    kill_workers(ground)
+    await new_worker(ground)
+    assert (await app.until_ended(job, 2 * BUSY_S))["status"] == "succeeded"
+    said("killed between steps, ended after", time.monotonic() - began)
+    assert [sent.args["n"] for sent in ground.effects.calls("done")] == [1, 2]
+    types = await app.event_types(job)
+    assert types.count("tool.started") == types.count("tool.finished") == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "end"), [({"status": 400, "times": 9}, "failed"), ({"status": 500, "times": 2}, "succeeded")]
+)
+async def test_a_model_that_fails_after_two_writes_repeats_none(ground: Stack, fault: Json, end: str) -> None:
+    name = f"before-{fault['status']}"
+    script = [turn(call(name, {"n": 1})), turn(call(name, {"n": 2})), final(fail=fault)]
+    app = ground.client()
+    job = await app.accepted(await published(ground, script, tool(name, "write")))
+    view = await app.until_ended(job, BUSY_S)
+    assert view["status"] == end
+    assert (view["failure"] and view["failure"]["code"]) == ("model_failed" if end == "failed" else None)
+    assert (await app.event_types(job)).count("attempt.replaced") == (0 if end == "failed" else 2)
+    assert [sent.args["n"] for sent in ground.effects.calls(name)] == [1, 2]
+
+
+async def test_a_reader_who_leaves_is_no_cancel(ground: Stack) -> None:
+    ground.effects.set_behaviour("watched", Behaviour(answer=Answer.HOLD))
+    app = ground.client()
+    job = await app.accepted(await published(ground, [turn(call("watched")), final()], tool("watched")))
+    await ground.effects.wait_for_calls("watched", job=job)
+    async with app.stream(job) as events:
+        await anext(events)
+    ground.effects.release("watched")
+    assert (await ground.client().until_ended(job))["status"] == "succeeded"
+    frames = await app.streamed(job)
+    assert [frame.event["seq"] for frame in frames] == list(range(1, len(frames) + 1))
+    assert "cancel.requested" not in {frame.type for frame in frames}
+
+
+async def recovered(stack: Stack, name: str, effect: str) -> tuple[Client, str, list[Call]]:
+    """A job whose worker died in its one call; the calls once there is a second one. Another worker polls already."""
+    stack.effects.set_behaviour(name, Behaviour(answer=Answer.HOLD, times=1))
+    app = stack.client()
+    job = await app.accepted(await published(stack, [turn(call(name)), final()], tool(name, effect)))
+    await stack.effects.wait_for_calls(name, job=job)
+    busy = list(stack.workers)
+    await new_worker(stack)
+    began = time.monotonic()
+    for worker in busy:
+        worker.kill()
+    calls = await stack.effects.wait_for_calls(name, 2, NEW_ATTEMPT_S + BUSY_S, job=job)
+    said(f"killed in {effect}, next attempt after", time.monotonic() - began)
+    return app, job, calls
+
+
+async def test_a_worker_killed_in_a_read_is_replaced_soon(ground: Stack) -> None:
+    app, job, _ = await recovered(ground, "read-again", "read")
+    view = await app.until_ended(job, BUSY_S)
+    assert view["status"] == "succeeded"
+    types = await app.event_types(job)
+    assert types.count("attempt.replaced") == 1
+    replaced = await app.until_event(job, "attempt.replaced")
+    assert (replaced["data"]["reason"], replaced["data"]["attempt"]) == ("lost", 2)
+    assert len(ground.effects.calls("read-again")) == 2
+
+
+async def test_a_worker_killed_in_an_idempotent_write_sends_the_same_effect_again(ground: Stack) -> None:
+    app, job, (first, second) = await recovered(ground, "put-again", "idempotent_write")
+    assert (await app.until_ended(job, BUSY_S))["status"] == "succeeded"
+    assert first.idempotency_key == second.idempotency_key
+    assert [first.epoch, second.epoch] == [1, 2]
+    assert (first.body, first.job) == (second.body, second.job)
+    assert len(ground.effects.calls("put-again")) == 2
+
+
+async def test_a_worker_killed_in_a_write_leaves_it_unknown(ground: Stack) -> None:
+    ground.effects.set_behaviour("once", Behaviour(answer=Answer.HOLD))
+    script = [turn(call("once")), turn(call("once", {"n": 2})), final()]
+    app = ground.client()
+    job = await app.accepted(await published(ground, script, tool("once", "write")))
+    await ground.effects.wait_for_calls("once", job=job)
+    kill_workers(ground)
+    await new_worker(ground)
+    end = await app.until_ended(job, NEW_ATTEMPT_S + BUSY_S)
+    assert (end["failure"]["code"], end["executed"], end["recovery"]) == ("effect_unknown", "unknown", "needs_person")
+    assert "effect.unknown" in await app.event_types(job)
+    ground.effects.release("once")
+    assert len(ground.effects.calls("once")) == 1
+
+
+async def test_an_approved_write_runs_once_though_the_worker_dies_after_the_decision(ground: Stack) -> None:
+    """One write before the pause, one after: each once, whatever is decided again and whoever dies (B18)."""
+    policy = READS_RUN_WRITES_ASK + (
+        'permit (principal, action == Action::"call_unattended", resource == Tool::"before");\n'
+    )
+    script = [turn(call("before")), turn(call("asked")), final()]
+    plugin = await published(ground, script, tool("before", "write"), tool("asked", "write"), policy=policy)
+    app, approver = ground.client(), ground.client("approver")
+    job = await app.accepted(plugin)
+    [request] = await app.until_request(job)
+    kill_workers(ground)
+    decided = await approver.decide(job, request, "approve")
+    assert decided.status_code == 202
+    await new_worker(ground)
+    assert (await app.until_ended(job, BUSY_S))["status"] == "succeeded"
+    again = await approver.decide(job, request, "approve")
+    assert (again.status_code, again.json()) == (200, decided.json())
+    assert (await approver.decide(job, request, "reject")).status_code == 409
+    assert [len(ground.effects.calls(name)) for name in ("before", "asked")] == [1, 1]
+
+
+async def test_temporal_restarted_on_its_file_keeps_a_waiting_job(ground: Stack) -> None:
+    plugin = await published(ground, [turn(call("paid")), final()], tool("paid", "write"), policy=READS_RUN_WRITES_ASK)
+    app, approver, key = ground.client(), ground.client("approver"), fresh_key()
+    first = await app.submit(plugin, key=key)
+    [request] = await app.until_request(key)
+    before = await app.until_status(key, "waiting_for_human")
+    ground.temporal.kill()
+    await ground.start_temporal()
+    began = time.monotonic()
+    await ground.until_ready(ground.apis[0])
+    assert {**await app.status(key), "as_of": None} == {**before, "as_of": None}
+    assert (await app.submit(plugin, key=key)).content == first.content
+    assert (await approver.decide(key, request, "approve")).status_code in (200, 202)
+    assert (await app.until_ended(key, 2 * BUSY_S))["status"] == "succeeded"
+    said("Temporal restarted, decided and ended after", time.monotonic() - began)
+    assert len(ground.effects.calls("paid")) == 1
+
+
+async def test_a_worker_stopped_in_a_write_is_no_cancel(ground: Stack) -> None:
+    ground.effects.set_behaviour("three-seconds", Behaviour(delay_seconds=3))
+    app = ground.client()
+    job = await app.accepted(
+        await published(ground, [turn(call("three-seconds")), final()], tool("three-seconds", "write"))
+    )
+    await ground.effects.wait_for_calls("three-seconds", job=job)
+    for worker in ground.workers:
+        if worker.running:
+            assert worker.stop(30) == 0
+    await new_worker(ground)
+    assert (await app.until_ended(job, 2 * BUSY_S))["status"] == "succeeded"
+    types = await app.event_types(job)
+    assert {"cancel.requested", "job.canceled", "effect.unknown"} & set(types) == set()
+    assert len(ground.effects.calls("three-seconds")) == 1
