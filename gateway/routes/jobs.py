@@ -5,10 +5,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 
+from facade.documented import Responses, refusals
 from gateway.authority import Action
 from gateway.canceling import CancelAnswer, cancel_job
 from gateway.doors import At, By, body_of, json_body, need_scope, request_clock
 from gateway.jobrequest import JobRequest, read_key
+from workflows.contract.errors import ProblemCode as P
 from workflows.contract.job import Blocker, Eligibility, Executed, Mode, PluginRef, Status
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -46,7 +48,51 @@ _SUBMIT: dict[str, Any] = {
 }
 
 
-@router.post("", operation_id="submitJob", status_code=202, response_model=Receipt, openapi_extra=_SUBMIT)
+_RECEIPT_HEADERS: dict[str, Any] = {
+    "Location": {"description": "The job.", "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}},
+}
+_REPLAY_HEADERS: dict[str, Any] = {
+    "Location": _RECEIPT_HEADERS["Location"],
+    "Idempotent-Replayed": {"description": "`true`", "schema": {"type": "string"}},
+}
+_SUBMIT_ANSWERS: Responses = {
+    202: {"description": "Accepted: the call that created the job.", "headers": _RECEIPT_HEADERS},
+    200: {"model": Receipt, "description": "The first receipt again, to the byte.", "headers": _REPLAY_HEADERS},
+    **refusals(
+        P.IDEMPOTENCY_KEY_MISSING,
+        P.IDEMPOTENCY_KEY_INVALID,
+        P.NOT_PERMITTED,
+        P.PLUGIN_UNKNOWN,
+        P.BLOCKED,
+        P.LOCAL_ONLY,
+        P.NOT_LIVE_APPROVED,
+        P.ADMISSION_EXPIRED,
+        P.KEY_TAKEN_OUTSIDE,
+        P.PAYLOAD_TOO_LARGE,
+        P.UNSUPPORTED_MEDIA_TYPE,
+        P.IDEMPOTENCY_KEY_REUSED,
+        P.DEADLINE_INVALID,
+        P.LIMIT_EXCEEDED,
+        P.FEATURE_NOT_AVAILABLE,
+        P.ADMISSION_UNKNOWN,
+    ),
+}
+_CANCEL_ANSWERS: Responses = {
+    202: {"description": "The job was open; what is in flight is named."},
+    200: {"model": CancelAnswer, "description": "The job had ended."},
+    **refusals(P.NOT_PERMITTED, P.NOT_FOUND, P.JOB_EXPIRED, P.ADMISSION_UNKNOWN),
+}
+
+
+@router.post(
+    "",
+    operation_id="submitJob",
+    status_code=202,
+    response_model=Receipt,
+    responses=_SUBMIT_ANSWERS,
+    openapi_extra=_SUBMIT,
+)
 async def submit(
     request: Request,
     doors: At,
@@ -64,7 +110,13 @@ async def submit(
     return Response(admitted.receipt, 202 if admitted.created else 200, headers, "application/json")
 
 
-@router.post("/{job_id}/cancel", operation_id="cancelJob", status_code=202, response_model=CancelAnswer)
+@router.post(
+    "/{job_id}/cancel",
+    operation_id="cancelJob",
+    status_code=202,
+    response_model=CancelAnswer,
+    responses=_CANCEL_ANSWERS,
+)
 async def cancel(job_id: str, request: Request, doors: At, caller: By) -> Response:
     """Stop a job, all the way down; idempotent. 202 while it is open, 200 when it had ended."""
     open_, answer = await cancel_job(doors, caller, job_id, request_clock(request, doors.settings))

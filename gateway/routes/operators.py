@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from facade.documented import refusals
 from gateway import plugins
 from gateway.doors import At, By, body_of, json_body, read_body
 from gateway.strictjson import parse_json
+from workflows.contract.errors import ProblemCode as P
 from workflows.contract.events import Timestamp
 from workflows.contract.job import Phase
 
@@ -85,6 +87,10 @@ class Promoted(BaseModel):
     phase: Phase
 
 
+_BODY = (P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE, P.FEATURE_NOT_AVAILABLE)
+_PLUGIN = (P.NOT_PERMITTED, P.PLUGIN_UNKNOWN)
+_PROMOTION = refusals(*_PLUGIN, P.GATE_NOT_MET, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE)
+
 _DEPLOYMENT: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -99,6 +105,10 @@ _DEPLOYMENT: dict[str, Any] = {
     operation_id="publishPlugin",
     status_code=201,
     response_model=Published,
+    responses={
+        200: {"model": Published, "description": "This version is published already, with this content."},
+        **refusals(P.NOT_PERMITTED, P.VERSION_EXISTS, *_BODY),
+    },
     openapi_extra=body_of(PluginFiles),
 )
 async def publish(request: Request, response: Response, doors: At, caller: By) -> Published:
@@ -109,7 +119,7 @@ async def publish(request: Request, response: Response, doors: At, caller: By) -
     return Published(name=bundle.manifest.name, version=bundle.manifest.version, digest=bundle.digest)
 
 
-@router.get("/plugins/{name}/versions", operation_id="listPluginVersions")
+@router.get("/plugins/{name}/versions", operation_id="listPluginVersions", responses=refusals(*_PLUGIN))
 async def versions(name: str, doors: At, caller: By) -> Versions:
     """Every published version, oldest first, with its phase."""
     found = await plugins.versions(doors, caller, plugins.plugin_name(name))
@@ -129,7 +139,12 @@ async def versions(name: str, doors: At, caller: By) -> Versions:
     )
 
 
-@router.put("/plugins/{name}/deployment", operation_id="deployPlugin", openapi_extra=_DEPLOYMENT)
+@router.put(
+    "/plugins/{name}/deployment",
+    operation_id="deployPlugin",
+    responses=refusals(*_PLUGIN, P.BLOCKED, *_BODY),
+    openapi_extra=_DEPLOYMENT,
+)
 async def deploy(name: str, request: Request, doors: At, caller: By) -> Deployed:
     """How this workspace runs the plugin: a new revision, checked against the released or newest version."""
     body = parse_json(await json_body(request))
@@ -137,7 +152,12 @@ async def deploy(name: str, request: Request, doors: At, caller: By) -> Deployed
     return Deployed(plugin=row.plugin, revision=row.revision, digest=row.digest)
 
 
-@router.put("/plugins/{name}/release", operation_id="setRelease", openapi_extra=body_of(ReleaseIn))
+@router.put(
+    "/plugins/{name}/release",
+    operation_id="setRelease",
+    responses=refusals(*_PLUGIN, P.RELEASE_CONFLICT, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
+    openapi_extra=body_of(ReleaseIn),
+)
 async def release(name: str, request: Request, doors: At, caller: By) -> Released:
     """Point the plugin to a version; what runs already is not affected."""
     asked = await read_body(request, ReleaseIn)
@@ -145,7 +165,7 @@ async def release(name: str, request: Request, doors: At, caller: By) -> Release
     return Released(plugin=row.plugin, version=row.version, previous=row.previous, revision=row.revision)
 
 
-@router.get("/plugins/{name}/releases", operation_id="listReleases")
+@router.get("/plugins/{name}/releases", operation_id="listReleases", responses=refusals(*_PLUGIN))
 async def releases(name: str, doors: At, caller: By) -> Releases:
     """Every release, newest first."""
     rows = await plugins.releases(doors, caller, plugins.plugin_name(name))
@@ -168,6 +188,7 @@ async def releases(name: str, doors: At, caller: By) -> Releases:
     "/plugins/{name}/versions/{version}/promotions",
     operation_id="promoteVersion",
     status_code=201,
+    responses=_PROMOTION,
     openapi_extra=body_of(PromotionIn),
 )
 async def promote(name: str, version: str, request: Request, doors: At, caller: By) -> Promoted:
