@@ -196,7 +196,13 @@ async def promote(name: str, version: str, request: Request, doors: At, caller: 
     return await _promote(request, doors, caller, name, version)
 
 
-@router.post("/runtime/promotions", operation_id="promoteRuntime", status_code=201, openapi_extra=body_of(PromotionIn))
+@router.post(
+    "/runtime/promotions",
+    operation_id="promoteRuntime",
+    status_code=201,
+    responses=_PROMOTION,
+    openapi_extra=body_of(PromotionIn),
+)
 async def promote_runtime(request: Request, doors: At, caller: By) -> Promoted:
     """The same for the runtime, which rules every version."""
     return await _promote(request, doors, caller, None, None)

@@ -25,19 +25,15 @@ def test_the_committed_document_is_the_served_one() -> None:
 
 
 def test_every_operation_has_an_id_and_says_its_problems() -> None:
-    operations = [
-        operation
-        for methods in served()["paths"].values()
-        for operation in methods.values()
-        if isinstance(operation, dict) and "responses" in operation
-    ]
+    paths: dict[str, dict[str, dict[str, Any]]] = served()["paths"]
+    operations = [operation for methods in paths.values() for operation in methods.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations) > 15
     public = {"livez", "readyz"}
     for operation in operations:
         if operation["operationId"] not in public:
             assert "401" in operation["responses"], operation["operationId"]
-        if operation["operationId"] not in public | {"metrics", "listJobs", "listRequests"}:
-            assert {"403", "404"} & operation["responses"].keys(), operation["operationId"]
+        if operation["operationId"] not in public:
+            assert "403" in operation["responses"], operation["operationId"]
 
 
 if __name__ == "__main__":
