@@ -53,9 +53,6 @@ def api(
 
 def worker(
     lane: Annotated[str | None, typer.Option("--lane", metavar="NAME", help="The lane it serves.")] = None,
-    set_current: Annotated[
-        bool, typer.Option("--set-current", help="Make its build the deployment's current one once it polls.")
-    ] = False,
     data: DataDir = None,
     json_output: JsonOutput = False,
 ) -> int:
@@ -64,7 +61,7 @@ def worker(
     Its log is JSON lines, with or without --json.
     """
     del json_output
-    _become("activities.worker", data, *(["--set-current"] if set_current else []), JOBGATE_LANE=lane)
+    _become("activities.worker", data, JOBGATE_LANE=lane)
 
 
 def setup(data: DataDir = None, json_output: JsonOutput = False) -> int:
@@ -120,7 +117,7 @@ def token(
     return 0
 
 
-def _become(module: str, data: Path | None, *arguments: str, **environment: str | None) -> NoReturn:
+def _become(module: str, data: Path | None, **environment: str | None) -> NoReturn:
     """Replaces this process by `python -m module`; settings that can not be used are said before."""
     folder = load_settings(data=data).data
     os.environ["JOBGATE_DATA"] = str(folder)
@@ -133,4 +130,4 @@ def _become(module: str, data: Path | None, *arguments: str, **environment: str 
     sys.stdout.flush()
     sys.stderr.flush()
     # -P: a folder `gateway` where somebody happens to stand is not ours.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module])
