@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gateway.authority import Caller
 from gateway.jobrequest import JobRequest, fingerprint, read_job_request
 from gateway.judging import Judge, look
 from gateway.ledger.engine import Ledger
@@ -25,6 +24,7 @@ from gateway.ledger.receipts import (
     reserve_anew,
 )
 from gateway.metrics import Metrics
+from gateway.scopes import Caller
 from gateway.telemetry import log
 from gateway.temporal import Engine, StartRefused
 from workflows.contract.errors import ProblemCode, Refused

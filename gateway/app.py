@@ -18,7 +18,6 @@ from facade.sight import Sight
 from facade.stream import StreamRules
 from facade.watch import Watchers
 from facade.window import Window
-from gateway.authority import Caller
 from gateway.doors import Doors, caller_of, open_doors
 from gateway.envelope import Envelope
 from gateway.jobrequest import JobRequest
@@ -26,6 +25,7 @@ from gateway.openapi import describe
 from gateway.problems import install_problems
 from gateway.reading import GatewayReader
 from gateway.routes import decisions, jobs, metrics, operators
+from gateway.scopes import Caller
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry
 from workflows.contract.errors import ProblemCode, Refused

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import StrEnum
 from typing import Literal, TypeVar
 from uuid import uuid4
 
@@ -19,50 +18,20 @@ from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import GrantRow, NewGrant, insert_grant
 from gateway.ledger.phases import NewPromotion, insert_promotion, runtime_phase
 from gateway.manifest import DeclaredLimits
-from workflows.contract.ids import PluginName, PrincipalId, Workspace
+from gateway.scopes import DEMO, Action, Caller
+from workflows.contract.ids import PluginName, PrincipalId
 from workflows.contract.job import Phase
 
 EVERY = "*"
 
-
-class Action(StrEnum):
-    """The scopes of api.md. A grant names the same words."""
-
-    JOBS_SUBMIT = "jobs:submit"
-    JOBS_READ = "jobs:read"
-    JOBS_CANCEL = "jobs:cancel"
-    JOBS_DECIDE = "jobs:decide"
-    SESSIONS_READ = "sessions:read"
-    PLUGINS_PUBLISH = "plugins:publish"
-    RELEASES_WRITE = "releases:write"
-    PROMOTIONS_WRITE = "promotions:write"
-    PROMOTIONS_APPROVE = "promotions:approve"
-    PROMOTIONS_BREAK_GLASS = "promotions:break_glass"
-    GRANTS_WRITE = "grants:write"
-    OPERATOR_READ = "operator:read"
-
-
-EVERY_SCOPE = frozenset(action.value for action in Action)
 ADMIN_ACTIONS = tuple(action.value for action in Action if action is not Action.JOBS_DECIDE)
 """What a workspace's first principal gets: whoever runs it does not also decide in it."""
 
-DEMO = Workspace("demo")
 _DEMO_GRANTS: dict[str, tuple[str, ...]] = {
     "app": ("jobs:submit", "jobs:read", "jobs:cancel", "sessions:read"),
     "operator": ADMIN_ACTIONS,
     "approver": ("jobs:decide",),
 }
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who a verified credential says is calling. `token_id` names the credential in audit and logs."""
-
-    principal: PrincipalId
-    workspace: Workspace
-    scopes: frozenset[str]
-    groups: frozenset[str]
-    token_id: str
 
 
 class GrantLimits(DeclaredLimits):

@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from sqlalchemy import Connection
 
 from facade.project import Look, state_of
-from gateway.authority import Action, Caller
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.effects import OpenEffect, open_effects
 from gateway.ledger.receipts import ReceiptRow, find_receipt
 from gateway.ledger.stops import find_stop, stop_job
+from gateway.scopes import Action, Caller
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import Timestamp
 from workflows.contract.ids import KEY, EffectId, JobId, ToolName

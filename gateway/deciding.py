@@ -20,7 +20,6 @@ from facade.reader import DecisionFacts, LedgerFacts
 from facade.requests import STATE_OF_VERDICT, find_request, state_of_request
 from facade.watch import Watch
 from facade.window import Window
-from gateway.authority import Action, Caller
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.decisions import (
     AlreadyDecided,
@@ -34,6 +33,7 @@ from gateway.ledger.decisions import (
     VoteStands,
     cast_vote,
 )
+from gateway.scopes import Action, Caller
 from gateway.strictjson import canonical
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import Timestamp

@@ -19,12 +19,13 @@ from temporalio.contrib.opentelemetry import TracingInterceptor
 
 from gateway.admission import Admission
 from gateway.allowlist import CredentialPolicy
-from gateway.authority import Action, Caller, Denied, decide
+from gateway.authority import Denied, decide
 from gateway.blobs import Blobs
 from gateway.jobrequest import invalid
 from gateway.judging import Judge
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
+from gateway.scopes import Action, Caller
 from gateway.settings import Settings, SettingsInvalid
 from gateway.snapshots import Snapshots
 from gateway.strictjson import parse_json

@@ -13,13 +13,14 @@ from typing import NoReturn
 from sqlalchemy import Connection
 
 from gateway.allowlist import CredentialPolicy
-from gateway.authority import Action, Allowed, Caller, Denied, GrantLimits, decide
+from gateway.authority import Allowed, Denied, GrantLimits, decide
 from gateway.jobrequest import JobRequest
 from gateway.ledger.catalog import list_plugin_versions
 from gateway.ledger.grants import grants_of
 from gateway.ledger.phases import Resolved, resolve, runtime_phase
 from gateway.ledger.receipts import NewReceipt, ReceiptRow, find_receipt
 from gateway.schemas import validate
+from gateway.scopes import Action, Caller
 from gateway.settings import Settings
 from gateway.snapshots import Snapshot, SnapshotMismatch, Snapshots
 from workflows.contract.errors import ProblemCode, Refused

@@ -13,7 +13,6 @@ from uuid import uuid4
 from pydantic import JsonValue
 from sqlalchemy import Connection
 
-from gateway.authority import Action, Caller
 from gateway.bundles import Bundle, parse_bundle
 from gateway.deployments import check_deployment
 from gateway.doors import Doors, need_scope, permit
@@ -32,6 +31,7 @@ from gateway.ledger.catalog import (
     list_releases,
 )
 from gateway.ledger.phases import NewPromotion, insert_promotion, phase_of, runtime_phase
+from gateway.scopes import Action, Caller
 from gateway.snapshots import SnapshotMismatch, dispatch_table
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PLUGIN_NAME, PluginName

@@ -21,7 +21,7 @@ from facade.reader import (
     VoteFacts,
     Waiting,
 )
-from gateway.authority import EVERY, Action, Allowed, granted
+from gateway.authority import EVERY, Allowed, granted
 from gateway.blobs import BlobMissing, Blobs
 from gateway.ledger.decisions import find_decision, list_decisions, list_votes
 from gateway.ledger.effects import open_effects
@@ -29,6 +29,7 @@ from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import GrantRow, grants_of
 from gateway.ledger.receipts import ReceiptFilter, ReceiptRow, find_receipt, list_receipts
 from gateway.ledger.stops import find_stop
+from gateway.scopes import Action
 from gateway.temporal import Engine
 from workflows.contract.errors import JobgateError, ProblemCode, Refused
 from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, RequestId, Workspace

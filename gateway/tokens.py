@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gateway.authority import EVERY_SCOPE, Caller
+from gateway.scopes import EVERY_SCOPE, Caller
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PRINCIPAL, WORKSPACE, PrincipalId, Workspace
 

@@ -192,7 +192,7 @@ def _credential(settings: Settings, role: Role, groups: Sequence[str]) -> tuple[
     own = settings.development and (running is None or settings.url == running.api_url)
     if not own or not (settings.data / "keys").is_dir():
         return None, "nobody (JOBGATE_TOKEN is not set)"
-    from gateway.authority import DEMO
+    from gateway.scopes import DEMO
     from gateway.tokens import DevelopmentKey
     from workflows.contract.ids import PrincipalId
 

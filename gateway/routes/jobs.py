@@ -6,10 +6,10 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 
 from facade.documented import Responses, refusals
-from gateway.authority import Action
 from gateway.canceling import CancelAnswer, cancel_job
 from gateway.doors import At, By, body_of, json_body, need_scope, request_clock
 from gateway.jobrequest import JobRequest, read_key
+from gateway.scopes import Action
 from workflows.contract.errors import ProblemCode as P
 from workflows.contract.job import Blocker, Eligibility, Executed, Mode, PluginRef, Status
 

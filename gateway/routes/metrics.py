@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Response
 
 from facade.documented import refusals
-from gateway.authority import Action
 from gateway.doors import At, By, permit
+from gateway.scopes import Action
 from workflows.contract.errors import ProblemCode
 
 router = APIRouter(tags=["health"])

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from gateway.authority import EVERY_SCOPE
+from gateway.scopes import EVERY_SCOPE
 from gateway.tokens import DevelopmentKey
 from tests.http.submissions import (
     BOTH,

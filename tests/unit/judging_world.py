@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gateway.allowlist import CredentialPolicy
-from gateway.authority import Action, Caller
 from gateway.blobs import Blobs
 from gateway.bundles import parse_bundle
 from gateway.jobrequest import JobRequest, fingerprint, read_job_request
@@ -21,6 +20,7 @@ from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import insert_grant
 from gateway.ledger.phases import insert_promotion
 from gateway.ledger.receipts import NewReceipt
+from gateway.scopes import Action, Caller
 from gateway.settings import load_settings
 from gateway.snapshots import Snapshots
 from tests.unit.bundle_files import FILES

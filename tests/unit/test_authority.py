@@ -6,22 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.authority import (
-    ADMIN_ACTIONS,
-    EVERY_SCOPE,
-    Action,
-    Allowed,
-    Caller,
-    Denied,
-    decide,
-    effective_limits,
-    seed_demo,
-    set_runtime_phase,
-)
+from gateway.authority import ADMIN_ACTIONS, Allowed, Denied, decide, effective_limits, seed_demo, set_runtime_phase
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import GrantRow, grants_of, list_grants, revoke_grant
 from gateway.ledger.journal import read_audit
 from gateway.ledger.phases import runtime_phase
+from gateway.scopes import EVERY_SCOPE, Action, Caller
 from tests.unit.ledger_rows import APP, AT, DEMO, OPERATOR, REFUND, SECOND, grant
 from workflows.contract.ids import PrincipalId, Workspace
 

@@ -14,7 +14,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-from gateway.authority import EVERY_SCOPE
+from gateway.scopes import EVERY_SCOPE
 from gateway.tokens import DevelopmentKey, PublicKey, TokenVerifier
 from tests.rig.waiting import wait_until
 from workflows.contract.errors import ProblemCode, Refused
