@@ -89,8 +89,8 @@ def permit(
 
     `intent.request_id` is set where the policy asks. `seen_epoch` is what the caller's headers were built on.
     """
-    now = now or datetime.now(UTC)
     lock_job(conn, attempt.workspace, attempt.job_id)
+    now = now or datetime.now(UTC)  # with the row held, so that times of permits and stops are in the order of commits
     row = examine(conn, attempt, now)
     if isinstance(row, Denied):
         return row

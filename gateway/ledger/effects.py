@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Connection, and_, bindparam, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
-from gateway.ledger.tables import columns_of, effects, insert_if_absent
+from gateway.ledger.tables import columns_of, effects, insert_if_absent, stops
 from workflows.contract.ids import BlobRef, Digest, EffectId, JobId, RequestId, ToolName, Workspace
 
 WriteClass = Literal["idempotent_write", "write"]
@@ -66,6 +66,9 @@ _OPEN = (
     .order_by(effects.c.sent_at, effects.c.effect_id)
 )
 _SPENT = select(effects.c.effect_id).where(_OF_JOB, effects.c.request_id == bindparam("of_request"))
+_SENT_AFTER_STOP = select(func.count()).select_from(
+    effects.join(stops, and_(stops.c.workspace == effects.c.workspace, stops.c.job_id == effects.c.job_id))
+).where(effects.c.sent_at > stops.c.requested_at)
 _FIRST = insert_if_absent(effects).returning(effects.c.effect_id)
 _AGAIN = (
     update(effects)
@@ -112,6 +115,11 @@ def list_effects(conn: Connection, workspace: Workspace, job_id: JobId) -> list[
 def open_effects(conn: Connection, workspace: Workspace, job_id: JobId) -> list[OpenEffect]:
     """What is in flight now, oldest first: the answer to cancel names these."""
     return [OpenEffect(*row) for row in conn.execute(_OPEN, {"of_workspace": workspace, "of_job": job_id})]
+
+
+def count_sent_after_stop(conn: Connection) -> int:
+    """Writes whose last permit is younger than their job's stop, over all jobs: there must be none."""
+    return conn.execute(_SENT_AFTER_STOP).scalar_one()
 
 
 def spent_on(conn: Connection, workspace: Workspace, job_id: JobId, request_id: RequestId) -> EffectId | None:

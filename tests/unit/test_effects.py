@@ -16,6 +16,7 @@ from gateway.ledger.effects import (
     EffectState,
     Intent,
     Outcome,
+    count_sent_after_stop,
     find_effect,
     mark_not_sent,
     mark_sent,
@@ -258,3 +259,11 @@ async def test_an_approval_permits_one_effect_for_ever(ledger: Ledger) -> None:
     again = replace(twin, request_id=RequestId("r2-4fa0c2"))
     await ledger.write(lambda conn: cast_vote(conn, vote("ann", request_id=again.request_id), quorum=1))
     assert await epoch(ledger, again) == 1
+
+
+@pytest.mark.parametrize(("stopped", "late"), [(AT, 1), (AT + 2 * SECOND, 0)])
+async def test_a_write_sent_after_its_jobs_stop_is_counted(ledger: Ledger, stopped: datetime, late: int) -> None:
+    await ledger.write(admit)
+    await epoch(ledger)
+    await ledger.write(lambda conn: stop_job(conn, DEMO, JOB, by=APP, at=stopped))
+    assert await ledger.read(count_sent_after_stop) == late
