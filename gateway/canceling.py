@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from facade.project import Look, state_of
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.effects import OpenEffect, open_effects
-from gateway.ledger.receipts import ReceiptRow, find_receipt
+from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
 from gateway.ledger.stops import find_stop, stop_job
 from gateway.scopes import Action, Caller
 from workflows.contract.errors import ProblemCode, Refused
@@ -74,8 +74,7 @@ async def _cancel(doors: Doors, caller: Caller, job_id: JobId) -> tuple[bool, Ca
         raise Refused(ProblemCode.ADMISSION_UNKNOWN, "It is not yet known whether the job started.", retry_after_s=1)
     if execution.ending is not None:
         return False, await _answer(doors, caller, job_id)
-    now = datetime.now(UTC)
-    await doors.ledger.write(partial(_stop, caller=caller, job_id=job_id, at=now))
+    await doors.ledger.write(partial(_stop, caller=caller, job_id=job_id))
     await doors.engine.cancel(caller.workspace, job_id)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SETTLE_S):
@@ -84,8 +83,10 @@ async def _cancel(doors: Doors, caller: Caller, job_id: JobId) -> tuple[bool, Ca
     return True, await _answer(doors, caller, job_id)
 
 
-def _stop(conn: Connection, *, caller: Caller, job_id: JobId, at: datetime) -> None:
-    stop_job(conn, caller.workspace, job_id, by=caller.principal, at=at)
+def _stop(conn: Connection, *, caller: Caller, job_id: JobId) -> None:
+    """The clock is read with the job's row held, so that a stop is later than every permit that was given before it."""
+    lock_job(conn, caller.workspace, job_id)
+    stop_job(conn, caller.workspace, job_id, by=caller.principal, at=datetime.now(UTC))
 
 
 async def _in_flight(doors: Doors, caller: Caller, job_id: JobId) -> list[OpenEffect]:

@@ -45,8 +45,14 @@ class Metrics:
             "jobgate_write_after_cancel_total",
             description="Writes started after the answer to cancel that it did not name.",
         )
+        self._sent_after_stop = 0
         self.keys_taken_outside.add(0)
         self.writes_after_cancel.add(0)
+
+    def sent_after_stop(self, in_ledger: int) -> None:
+        """What the ledger shows of all workers, so that the API's figure speaks for the system."""
+        self.writes_after_cancel.add(max(in_ledger - self._sent_after_stop, 0))
+        self._sent_after_stop = max(in_ledger, self._sent_after_stop)
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
         """A gauge `jobgate_{name}` whose value is read at each scrape; `read` runs in the scraping thread."""
