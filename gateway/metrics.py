@@ -1,13 +1,10 @@
 """What this process counts, and its Prometheus text for `/metrics`.
 
 Every name is here and begins with `jobgate_`; labels come from closed lists (route templates, codes), never from
-input. Counters start at 0 so that a zero can be read. Figures that the ledger owns are read when asked, by `watch`.
+input. Counters start at 0 so that a zero can be read. Figures that the ledger owns are read at each scrape.
 """
 
-from collections.abc import Callable, Iterable
-
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -53,14 +50,6 @@ class Metrics:
         """What the ledger shows of all workers, so that the API's figure speaks for the system."""
         self.writes_after_cancel.add(max(in_ledger - self._sent_after_stop, 0))
         self._sent_after_stop = max(in_ledger, self._sent_after_stop)
-
-    def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """A gauge `jobgate_{name}` whose value is read at each scrape; `read` runs in the scraping thread."""
-
-        def observe(_options: CallbackOptions) -> Iterable[Observation]:
-            yield Observation(read())
-
-        self._meter.create_observable_gauge(f"jobgate_{name}", callbacks=[observe], description=description)
 
     def render(self) -> tuple[bytes, str]:
         """The exposition text and its content type."""
