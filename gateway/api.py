@@ -17,6 +17,7 @@ import uvicorn
 from gateway.app import create_app
 from gateway.settings import Settings, load_settings
 from gateway.telemetry import log, route_engine_logs, start_telemetry
+from gateway.wire import Wire
 from workflows.contract.errors import JobgateError
 
 SEND_BUFFER_BYTES = 64 * 1024
@@ -56,6 +57,7 @@ def serve(settings: Settings) -> int:
         return 1
     config = uvicorn.Config(
         create_app(settings, telemetry),
+        http=Wire,
         log_config=None,
         access_log=False,
         server_header=False,
