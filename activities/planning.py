@@ -12,12 +12,14 @@ from pydantic import JsonValue
 from gateway.actions import action_digest, keep_args
 from gateway.blobs import Blobs
 from gateway.calls.gateway import policy_text
+from gateway.calls.http_tool import build_request
 from gateway.cedar import compile_policy
 from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
 from gateway.schemas import SchemaInvalid, compile_schema, validate
 from gateway.snapshots import ASK_HUMAN, Snapshot
 from gateway.templates import MAX_TEXT, render, title_of
+from workflows.contract.errors import StepError
 from workflows.contract.ids import BlobRef, Digest, ToolName
 from workflows.contract.job import EffectClass
 from workflows.contract.steps import PlannedCall
@@ -73,6 +75,7 @@ class Planner:
         self._blobs = blobs
         self._receipt = receipt
         self._plugin = snapshot.bundle
+        self._connections = snapshot.deployment.connections
         self._policy = compile_policy(policy_text(snapshot), snapshot.bundle.manifest.effects)
 
     async def plan(self, number: int, asked: AskedCall) -> PlannedCall:
@@ -101,6 +104,8 @@ class Planner:
         reasons = validate(tool.input_schema, dict(args))
         if reasons:
             return action.refused("; ".join(reasons), tool.effect)
+        if (fault := self._unsendable(tool, args)) is not None:
+            return action.refused(fault, tool.effect)
         receipt = self._receipt
         verdict = self._policy.evaluate(receipt.principal, receipt.workspace, tool.name, tool.effect, args)
         if verdict.verdict == "refuse":
@@ -115,6 +120,17 @@ class Planner:
             message=render(tool.event, args) if tool.event is not None else f"Calling {tool.name}",
             title=title_of(tool, args),
         )
+
+    def _unsendable(self, tool: Tool, args: Mapping[str, JsonValue]) -> str | None:
+        """Why these arguments make no request, such as `..` in the path: told to the model, and no person is asked."""
+        if tool.http is None:
+            return None
+        base_url = self._connections[tool.http.connection].base_url
+        try:
+            build_request(tool.http.method, tool.http.path, base_url, args)
+        except StepError as unfit:
+            return unfit.detail
+        return None
 
 
 def _question(action: _Action, args: Mapping[str, JsonValue]) -> PlannedCall:

@@ -242,3 +242,23 @@ async def test_an_unfitting_argument_and_an_unknown_tool_are_refused(doorstep: D
 async def _ended(doorstep: Doorstep, job: JobId) -> str | None:
     described = await doorstep.client.get_workflow_handle(workflow_id(DEMO, job)).describe()
     return described.status.name.lower() if described.status and described.status.name != "RUNNING" else None
+
+
+@pytest.mark.parametrize("value", ["..", "a/../../b", "", None])
+async def test_an_argument_that_would_leave_the_path_is_refused_before_anybody_is_asked(
+    doorstep: Doorstep, effects: EffectLog, value: str | None
+) -> None:
+    record = await run(
+        doorstep,
+        effects,
+        turn(call("t", {"id": value})),
+        final({"told": True}),
+        effect="write",
+        policy=None,
+        path="/tool/t/{id}",
+        input_schema={"type": "object", "properties": {"id": {}}},
+    )
+    assert await result_of(doorstep, record) == {"told": True}
+    assert EventType.TOOL_REFUSED in types(record)
+    assert EventType.REQUEST_OPENED not in types(record)
+    assert not effects.calls("t")
