@@ -270,13 +270,21 @@ def _temporal_binary() -> str:
 
 
 def _welcome(running: DevFile, data: Path) -> str:
-    here = shlex.quote(str(data))
     return "\n".join(
         (
-            f"Jobgate serves on {running.api_url}; Temporal UI {running.temporal_ui_url}; logs in {data / 'logs'}",
+            f"Jobgate serves on {running.api_url}; Temporal UI {running.temporal_ui_url}",
+            f"Logs are in {data / 'logs'}",
             "Ctrl-C stops everything and keeps the data. Next, in another terminal:",
-            f"  export JOBGATE_DATA={here}",
-            '  export JOBGATE_TOKEN="$(jobgate token operator)"',
+            *_path_line(),
+            f"  export JOBGATE_DATA={shlex.quote(str(data))}",
             "  jobgate plugin publish examples/support_refund",
+            "What comes after it, and the shop it needs: examples/support_refund/README.md",
         )
     )
+
+
+def _path_line() -> list[str]:
+    """How another terminal finds `jobgate`, where it may not: it is in a virtual environment that nobody activated."""
+    own = Path(sys.executable).parent
+    found = shutil.which("jobgate")
+    return [] if found is not None and Path(found).parent == own else [f'  export PATH={shlex.quote(str(own))}:"$PATH"']

@@ -55,8 +55,8 @@ _add(
     "token",
     RUN,
     processes.token,
-    'export JOBGATE_TOKEN="$(jobgate token operator)"',
     "jobgate token approver --group finance --ttl 600",
+    'JOBGATE_TOKEN="$(jobgate token app --scope jobs:read)" jobgate list',
 )
 _add(
     app,
@@ -76,6 +76,7 @@ _add(
     "decide",
     APPROVERS,
     approvals.decide,
+    "jobgate decide ticket-17 r1-4fa0c2",
     "jobgate decide ticket-17 r1-4fa0c2 approve",
     'jobgate decide ticket-17 r1-4fa0c2 reject --reason "customer withdrew"',
     "jobgate decide ticket-18 r1-77ab01 answer --answer billing",

@@ -127,6 +127,8 @@ def _become(module: str, data: Path | None, **environment: str | None) -> NoRetu
             del os.environ[name]
         os.environ |= {"TEMPORAL_CONFIG_FILE": os.devnull, "TEMPORAL_ADDRESS": running.temporal_address}
     load_settings()
+    if sys.stderr.isatty():
+        Voice().note(f"{module} (pid {os.getpid()}) on {folder}: its log follows; Ctrl-C ends it")
     sys.stdout.flush()
     sys.stderr.flush()
     # -P: a folder `gateway` where somebody happens to stand is not ours.
