@@ -37,6 +37,8 @@ def requests(data: DataDir = None, json_output: JsonOutput = False, verbose: Ver
             for each in waiting
         ],
     )
+    if voice.lively:
+        voice.say("See one in full, or decide it: jobgate decide JOB REQUEST", "dim")
     return 0
 
 
@@ -44,8 +46,9 @@ def decide(
     job: JobArgument,
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="The request id, as in r1-4fa0c2.")],
     verdict: Annotated[
-        Literal["approve", "reject", "answer", "settle"], typer.Argument(metavar="approve|reject|answer|settle")
-    ],
+        Literal["approve", "reject", "answer", "settle"] | None,
+        typer.Argument(metavar="approve|reject|answer|settle", help="Left out: the request is shown, and stays open."),
+    ] = None,
     reason: Annotated[str | None, typer.Option("--reason", help="Why; with reject the model is told.")] = None,
     answer: Annotated[
         str | None,
@@ -63,13 +66,22 @@ def decide(
     json_output: JsonOutput = False,
     verbose: Verbose = False,
 ) -> int:
-    """Decide a request: show what is to be decided and decide that, nothing else."""
+    """Decide a request: show what is to be decided and decide that, nothing else.
+
+    Without a verdict it only shows the request, with the command that decides exactly what was shown.
+    """
     if verdict in ("answer", "settle") and answer is None:
         raise typer.BadParameter(f"{verdict} needs --answer", param_hint="--answer")
     voice, gateway = enter("approver", data, json_output, verbose, group or ())
     path = f"{job_path(job)}/requests/{segment(request)}"
-    asked = gateway.get(path).json
+    found = gateway.get(path)
+    asked = found.json
     show_request(voice, asked)
+    if verdict is None:
+        voice.document(found.text)
+        if asked["state"] == "pending":
+            voice.say(f"{render.decide_hint(job, request, asked['kind'])} --digest {asked['action_digest']}", "dim")
+        return 0
     if gateway.signs_itself and not group:
         gateway.join(_groups(asked))
     reply = gateway.post(

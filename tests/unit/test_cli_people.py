@@ -26,6 +26,15 @@ def test_decide_shows_the_action_and_decides_what_it_showed(api: FakeApi, comman
     assert api.asked[1].json == {"decision": "approve", "action_digest": digest, "answer": None, "reason": "fine"}
 
 
+def test_without_a_verdict_the_request_is_shown_and_nothing_is_decided(api: FakeApi, command: Command) -> None:
+    answer(api, "GET", "/v1/jobs/k-123/requests/r1-4fa0c2", REQUEST)
+    code, out, _ = command("decide", "k-123", "r1-4fa0c2")
+    assert code == 0
+    assert '"amount_cents": 1200' in out
+    assert f"jobgate decide k-123 r1-4fa0c2 approve|reject --digest {REQUEST['action_digest']}" in out
+    assert [asked.method for asked in api.asked] == ["GET"]
+
+
 @pytest.mark.parametrize(("text", "sent"), [("billing", "billing"), ("7", 7), ('"7"', "7"), ('{"a": 1}', {"a": 1})])
 def test_an_answer_is_json_else_text(api: FakeApi, command: Command, text: str, sent: Any) -> None:
     path = "/v1/jobs/k-123/requests/r1-4fa0c2"
