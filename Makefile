@@ -24,8 +24,9 @@ demo: venv  ## the whole story on a throw-away folder, in under a minute
 dev: venv  ## Temporal, a worker and the API on DATA (.jobgate), until Ctrl-C
 	$(BIN)/jobgate dev --data $(DATA) $(ARGS)
 
-test: venv  ## all tests, on real servers (ARGS: options of pytest)
+test: venv  ## all tests, on real servers, and the workflow ones once more without a cache (ARGS: options of pytest)
 	$(BIN)/python -m pytest $(ARGS)
+	$(if $(ARGS),,JOBGATE_TEST_CACHE_OFF=1 $(BIN)/python -m pytest tests/workflow)
 
 check: venv  ## format, lint, types, imports
 	$(BIN)/ruff format --check

@@ -15,8 +15,10 @@ from tests.rig.effect_log import EffectLog
 from tests.rig.stack import Stack
 
 # Whoever runs the tests may have a Jobgate or a Temporal of their own in the environment; no test may reach it.
+# Only the knobs of the tests themselves (JOBGATE_TEST_*) stay.
 for _name in [name for name in os.environ if name.startswith(("JOBGATE_", "TEMPORAL_"))]:
-    del os.environ[_name]
+    if not _name.startswith("JOBGATE_TEST_"):
+        del os.environ[_name]
 os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
 
 FreshStack = Callable[..., Awaitable[Stack]]
