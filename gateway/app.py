@@ -92,7 +92,7 @@ def serve_from(doors: Doors) -> Serving:
 
 
 async def declared_query_only(request: Request) -> None:
-    """Raises Refused(INPUT_INVALID) for a query parameter that the route does not have."""
+    """Raises Refused(INPUT_INVALID) for a query parameter that the route does not have, or that came twice."""
     if not request.scope["query_string"]:
         return
     route, known = request.scope["route"], request.app.state.declared_query
@@ -101,3 +101,5 @@ async def declared_query_only(request: Request) -> None:
         known[id(route)] = frozenset(field.alias for field in fields if isinstance(field.field_info, Query))
     if not known[id(route)].issuperset(request.query_params):
         raise Refused(ProblemCode.INPUT_INVALID, "The query holds a parameter that this address does not take.")
+    if len(request.query_params.multi_items()) != len(request.query_params):
+        raise Refused(ProblemCode.INPUT_INVALID, "The query holds the same parameter twice.")

@@ -43,6 +43,11 @@ async def test_every_address_refuses_a_query_parameter_that_it_does_not_have(app
             assert "canary" not in response.text
 
 
+async def test_a_query_parameter_that_comes_twice_is_refused(app: Client) -> None:
+    for query in ("limit=5&limit=5", "limit=5&limit=6", "limit=5&limit="):
+        assert problem(await app.http.get(f"/v1/jobs?{query}")) == (422, "input-invalid")
+
+
 @pytest.mark.parametrize("credential", ["", "Bearer", "Bearer x.y.z", "Basic YTpi", "Bearer canary-token-aa"])
 async def test_a_bad_credential_is_one_and_the_same_refusal(stack: Stack, credential: str) -> None:
     async with Client(stack.apis[0].url, None) as nobody:
