@@ -110,6 +110,8 @@ def fingerprint(principal: PrincipalId, asked: JobRequest, **more: Any) -> Diges
     request = asked.model_dump(mode="json")
     instant = asked.instant
     request["deadline"] = None if instant is None else timestamp(instant)
+    if asked.budget == BudgetIn():  # it bounds nothing, as no budget does
+        request["budget"] = None
     return digest_of({"principal": principal, "request": request, **more})
 
 

@@ -50,6 +50,7 @@ SAME = [
         '{"plugin": "p", "input": {}, "budget": {"max_steps": 3}}',
         '{"plugin": "p", "input": {}, "budget": {"max_steps": 3, "max_tokens": null, "max_cost_usd": null}}',
     ),
+    ("an empty budget", '{"plugin": "p", "input": {}}', '{"plugin": "p", "input": {}, "budget": {}}'),
     ("1 and 1.0", '{"plugin": "p", "input": {"n": 1}}', '{"plugin": "p", "input": {"n": 1.0}}'),
     ("1 and 10e-1", '{"plugin": "p", "input": {"n": 1}}', '{"plugin": "p", "input": {"n": 10e-1}}'),
     ("0 and -0.0", '{"plugin": "p", "input": {"n": 0}}', '{"plugin": "p", "input": {"n": -0.0}}'),
