@@ -284,7 +284,7 @@ def _welcome(running: DevFile, data: Path) -> str:
 
 
 def _path_line() -> list[str]:
-    """How another terminal finds `jobgate`, where it may not: it is in a virtual environment that nobody activated."""
-    own = Path(sys.executable).parent
-    found = shutil.which("jobgate")
-    return [] if found is not None and Path(found).parent == own else [f'  export PATH={shlex.quote(str(own))}:"$PATH"']
+    """How another terminal finds `jobgate`: a virtual environment is activated in one terminal only, or in none."""
+    if sys.prefix == sys.base_prefix:
+        return []
+    return [f'  export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"']
