@@ -142,6 +142,12 @@ def test_an_expression_can_neither_escape_nor_burn_the_worker(text: str) -> None
     assert time.monotonic() - started < 2
 
 
+def test_a_long_chain_of_filters_compiles_in_no_time() -> None:
+    began = time.monotonic()
+    compile_text("{{ 'a'" + "|sort" * 150 + " }}")
+    assert time.monotonic() - began < 0.5
+
+
 def test_evaluation_changes_nothing() -> None:
     before = repr(NAMES)
     compile_text("{{ [input.items, results] }}").evaluate(NAMES)
