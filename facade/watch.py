@@ -140,7 +140,7 @@ class Watch:
         except Exception:
             log.error("a watch failed", exc_info=True)
             self.trouble, self.done = Refused(ProblemCode.INTERNAL, "Watching this job failed."), True
-            self._publish()
+            self.publish()
         finally:
             if listening is not None:
                 listening.cancel()
@@ -155,7 +155,7 @@ class Watch:
         except Refused as refused:
             self.trouble, pause = refused, TROUBLE_PAUSE_S
         self.settled = not self._wake.is_set() and self.trouble is None
-        self._publish()
+        self.publish()
         return pause
 
     async def _listen(self) -> None:
@@ -209,7 +209,8 @@ class Watch:
             await asyncio.sleep(max(self._asked[0] + NOT_BEFORE_S[len(self._asked)] - now(), 0))
         self._asked.append(now())
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Wakes every reader."""
         self.changed.set_result(None)
         self.changed = asyncio.get_running_loop().create_future()
 
@@ -222,6 +223,13 @@ class Watchers:
         self._limit = limit
         self._count = count
         self._watches: dict[tuple[Workspace, JobId], Watch] = {}
+        self.draining = False
+        """The process is about to end: whoever waits for news gets what there is."""
+
+    def drain(self) -> None:
+        self.draining = True
+        for watch in self._watches.values():
+            watch.publish()
 
     def present(self, workspace: Workspace, job_id: JobId) -> Watch | None:
         return self._watches.get((workspace, job_id))

@@ -72,11 +72,11 @@ class Window:
     async def job_once_later(
         self, viewer: Viewer, job_id: JobId, cursor: Cursor, limit: int, wait_s: float
     ) -> JobAnswer:
-        """The job as soon as an event follows the cursor or it ends, or after `wait_s` seconds."""
+        """The job as soon as an event follows the cursor or it ends, after `wait_s` seconds or at shutdown."""
         ledger = await self.admitted(viewer, job_id, "jobs:read")
         until = asyncio.get_running_loop().time() + wait_s
         async with self.watchers.following(viewer.workspace, job_id, cursor) as watch:
-            while not (watch.after(cursor, 1) or watch.over(cursor)):
+            while not (watch.after(cursor, 1) or watch.over(cursor) or self.watchers.draining):
                 left = until - asyncio.get_running_loop().time()
                 if left <= 0:
                     break

@@ -11,9 +11,12 @@ import signal
 import socket
 import sys
 from collections.abc import Generator
+from typing import cast
 
 import uvicorn
+from fastapi import FastAPI
 
+from facade.routes import Serving
 from gateway.app import create_app
 from gateway.settings import Settings, load_settings
 from gateway.telemetry import log, route_engine_logs, start_telemetry
@@ -32,6 +35,11 @@ class _DrainingServer(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Polls that wait for news would outlast the grace; they are answered with what there is."""
+        cast(Serving, cast(FastAPI, self.config.app).state.serving).window.watchers.drain()
+        await super().shutdown(sockets)
 
 
 def main() -> None:

@@ -269,3 +269,18 @@ async def test_readiness_names_every_rung(stack: Stack) -> None:
         body = await nobody.get("/readyz")
     assert [rung["rung"] for rung in body["rungs"]] == ["engine", "ledger", "blobs", "workers"]
     assert body["ready"] is True
+
+
+async def test_a_poll_that_waits_is_answered_at_shutdown(stack: Stack, operator: Client, app: Client) -> None:
+    job, _ = await waiting_job(app, await waiting_plugin(stack, operator))
+    leaving = stack.add_api()
+    await stack.until_ready(leaving)
+    async with Client(leaving.url, app.token) as reader:
+        cursor = (await reader.status(job, after="0"))["next_cursor"]
+        poll = asyncio.create_task(reader.status(job, after=cursor, wait=60))
+        async with asyncio.timeout(10):
+            while "jobgate_upstream_watchers 1.0" not in (await operator.http.get(f"{leaving.url}/metrics")).text:
+                await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(leaving.stop) == 0
+        assert (await poll)["events"] == []
+    assert '"level": "error"' not in leaving.output
