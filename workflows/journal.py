@@ -24,6 +24,7 @@ from workflows.contract.job import (
     SegmentRef,
     Status,
 )
+from workflows.contract.text import escape_markdown
 from workflows.policy.transitions import next_status
 
 STATUS_KEY = SearchAttributeKey.for_keyword("JobgateStatus")
@@ -126,16 +127,16 @@ class Journal:
         workflow.set_current_details(self.details())
 
     def details(self) -> str:
-        """Markdown for the Temporal UI: the operator's questions, answered in a few lines."""
+        """Markdown for the Temporal UI: the operator's questions, answered in a few lines. Outside text stays text."""
         view = self.view
         waiting = "\n".join(
-            f"- `{r.request_id}` {r.kind}: {r.title} (until {r.expires_at:%Y-%m-%d %H:%M:%SZ})"
+            f"- `{r.request_id}` {r.kind}: {escape_markdown(r.title)} (until {r.expires_at:%Y-%m-%d %H:%M:%SZ})"
             for r in view.requests
             if r.state == "pending"
         )
         return (
             f"**{view.status.value}** · {view.eligibility.value} · executed {view.executed}\n\n"
-            f"Last event {view.last_event.seq}: {view.last_event.message}\n\n"
+            f"Last event {view.last_event.seq}: {escape_markdown(view.last_event.message)}\n\n"
             f"Steps {view.usage.steps}, tokens {view.usage.input_tokens + view.usage.output_tokens}, "
             f"cost {view.usage.cost_usd:.4f} USD\n\n" + (f"Waiting for:\n{waiting}\n" if waiting else "")
         )

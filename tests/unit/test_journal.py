@@ -163,3 +163,11 @@ def test_details_name_what_is_waited_for() -> None:
     log.emit(E.REQUEST_OPENED, "Ask.", requests=log.replace_request(request(1)))
     assert "r1-000000" in log.details()
     assert "**waiting_for_human**" in log.details()
+
+
+def test_details_show_outside_text_as_text() -> None:
+    log = journal()
+    hostile = "![x](http://evil.test/x) <b>"
+    log.emit(E.REQUEST_OPENED, hostile, {"request_id": "r1-000000"}, requests=(request(1, title=hostile),))
+    assert log.details().count(r"\!\[x\]\(http://evil\.test/x\) \<b\>") == 2
+    assert hostile not in log.details()
