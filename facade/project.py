@@ -147,10 +147,6 @@ def executed(look: Look, view: JobView) -> Executed:
     return "yes" if look.progress is not None and not steps else "no"
 
 
-def step_in_flight(execution: Execution) -> bool:
-    return any(pending.activity in STEPS for pending in execution.pending)
-
-
 STEPS = frozenset({"model", "tool"})
 """The activities that are calls to the outside; the others read the ledger."""
 
