@@ -4,7 +4,6 @@ uvicorn would end by the signal itself (143), so its capture of signals is repla
 the handler (sse-starlette looks for it there) and end cleanly; other requests may finish within `api_grace_s`.
 """
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -72,7 +71,7 @@ def serve(settings: Settings) -> int:
         timeout_graceful_shutdown=max(1, round(settings.api_grace_s)),
     )
     try:
-        asyncio.run(_DrainingServer(config).serve(sockets=[listener]))
+        _DrainingServer(config).run(sockets=[listener])  # on uvloop
     except SystemExit:
         log.error("the API could not start")
         return 1
