@@ -16,7 +16,7 @@ from gateway.settings import DevFile, read_dev_file
 from tests.rig.client import Client
 from tests.rig.dev import ANY_PORT, JOBGATE, Dev, command_of, processes_on, ready, running
 from tests.rig.effect_log import Behaviour, EffectLog
-from tests.rig.plugins import call, final, fresh_name, publish_plugin, tool, turn
+from tests.rig.plugins import ALLOW_ALL, call, final, fresh_name, publish_plugin, tool, turn
 from tests.rig.process import Process, outside_environment
 from tests.rig.waiting import wait_until
 
@@ -214,7 +214,9 @@ async def test_sigterm_during_a_tool_call_and_with_20_open_streams_exits_0(dev: 
     try:
         async with Client(url, dev.token("operator")) as operator, Client(url, dev.token("app")) as app:
             script = [turn(call("slow")), final()]
-            await publish_plugin(operator, name, script, tools=[tool("slow", "write")], tools_url=effects.url)
+            await publish_plugin(
+                operator, name, script, tools=[tool("slow", "write")], tools_url=effects.url, policy=ALLOW_ALL
+            )
             job = await app.accepted(name)
             opened = asyncio.Semaphore(0)
             readers = [asyncio.create_task(read_to_the_end(app, job, opened)) for _ in range(20)]
