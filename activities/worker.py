@@ -119,6 +119,7 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
 async def _connected(settings: Settings, telemetry: Telemetry, stop: asyncio.Event) -> Client | None:
     """The engine's client as soon as the engine answers; None where the process was told to stop before."""
     told = False
+    log.info("connecting to the workflow engine")
     while not stop.is_set():
         try:
             return await connect(settings, [TracingInterceptor(telemetry.tracer)], lazy=False)
@@ -135,6 +136,7 @@ async def _until(stop: asyncio.Event, worker: Worker) -> int:
     """Runs the worker; a stop lets running steps end within the grace."""
     stopping = asyncio.create_task(stop.wait())
     running = asyncio.create_task(worker.run())
+    log.info("polling for work", task_queue=worker.task_queue)
     await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not running.done():

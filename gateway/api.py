@@ -62,6 +62,7 @@ def serve(settings: Settings) -> int:
     except OSError:
         log.error("port in use or not allowed", host=settings.api_host, port=settings.api_port)
         return 1
+    log.info("listening", host=settings.api_host, port=listener.getsockname()[1])
     config = uvicorn.Config(
         create_app(settings, telemetry),
         http=Wire,

@@ -57,6 +57,7 @@ class Journal:
         segments: tuple[SegmentRef, ...],
         seq: int,
         identity: Sequence[SearchAttributeUpdate[Any]] = (),
+        about: str = "",
     ) -> None:
         self.view = view
         self.events = list(events)
@@ -67,6 +68,7 @@ class Journal:
         self._told_seq = seq
         self._carried_seq = 0
         self._identity = list(identity)
+        self._about = about
         self._told_status: Status | None = None
         self._told_pending = 0
 
@@ -138,7 +140,9 @@ class Journal:
             f"**{view.status.value}** · {view.eligibility.value} · executed {view.executed}\n\n"
             f"Last event {view.last_event.seq}: {escape_markdown(view.last_event.message)}\n\n"
             f"Steps {view.usage.steps}, tokens {view.usage.input_tokens + view.usage.output_tokens}, "
-            f"cost {view.usage.cost_usd:.4f} USD\n\n" + (f"Waiting for:\n{waiting}\n" if waiting else "")
+            f"cost {view.usage.cost_usd:.4f} USD\n\n"
+            + (f"Waiting for:\n{waiting}\n\n" if waiting else "")
+            + self._about
         )
 
     def end_record(self) -> EndRecord:
@@ -181,3 +185,11 @@ def identity_of(start: JobStart) -> list[SearchAttributeUpdate[Any]]:
         PLUGIN_KEY.value_set(start.plugin.name),
         DEADLINE_KEY.value_set(start.deadline),
     ]
+
+
+def about(start: JobStart) -> str:
+    """The lines of the details that never change: whose job it is, until when, and how to end it."""
+    return (
+        f"For {escape_markdown(start.principal)}, until {start.deadline:%Y-%m-%d %H:%M:%SZ}. "
+        f"To stop it: Request Cancellation, or `jobgate cancel {start.job_id}`.\n"
+    )

@@ -35,7 +35,7 @@ from workflows.contract.steps import (
     ViewInput,
     ViewOutput,
 )
-from workflows.journal import Journal, identity_of
+from workflows.journal import Journal, about, identity_of
 from workflows.meter import Meter
 from workflows.opening import memo_of, planned, queued_view
 from workflows.people import People
@@ -58,7 +58,7 @@ class Loop:
         opening = queued_view(self._memo)
         state = start.state or LoopState(view=opening, seq=1, events=(opening.last_event,))
         identity = identity_of(start) if start.state is None else ()
-        self._journal = Journal(state.view, state.events, state.segments, state.seq, identity)
+        self._journal = Journal(state.view, state.events, state.segments, state.seq, identity, about(start))
         self._steps = Steps(start.deadline, start.heartbeat_s, self._may_start)
         self._meter = Meter(self._journal, start.limits, self._may_start, state.step, state.warned)
         self._people = People(
@@ -77,7 +77,7 @@ class Loop:
     async def run(self) -> EndRecord:
         self._publisher = asyncio.create_task(self._publish())
         work = asyncio.create_task(self._work())
-        clock = asyncio.create_task(asyncio.sleep(remaining(self._start.deadline, workflow.now()).total_seconds()))
+        clock = asyncio.create_task(workflow.sleep(remaining(self._start.deadline, workflow.now()), summary="deadline"))
         try:
             await workflow.wait([work, clock], return_when=asyncio.FIRST_COMPLETED)
             stopped = work.done() and isinstance(work.exception(), Stopped)

@@ -17,6 +17,7 @@ from typing import NoReturn
 from pydantic import JsonValue
 
 from gateway.allowlist import CredentialPolicy
+from gateway.telemetry import log
 from workflows.contract.errors import StepCode, StepError
 from workflows.contract.ids import Workspace
 
@@ -56,6 +57,16 @@ def resolve_credential(
     environment: Mapping[str, str] = os.environ,
 ) -> Secret:
     """Raises StepError `rejected` for a reference that is not allowed here, has no value, or a value unfit for use."""
+    try:
+        return _resolved(policy, ref, workspace, base_url, environment)
+    except StepError as error:
+        log.warning("credential not usable", ref=ref, reason=error.detail)  # the app's answer never names it
+        raise
+
+
+def _resolved(
+    policy: CredentialPolicy, ref: str, workspace: Workspace, base_url: str, environment: Mapping[str, str]
+) -> Secret:
     refusal = policy.refusal(ref, workspace=workspace, base_url=base_url)
     if refusal is not None:
         raise StepError(StepCode.REJECTED, refusal)

@@ -66,9 +66,13 @@ _OPEN = (
     .order_by(effects.c.sent_at, effects.c.effect_id)
 )
 _SPENT = select(effects.c.effect_id).where(_OF_JOB, effects.c.request_id == bindparam("of_request"))
-_SENT_AFTER_STOP = select(func.count()).select_from(
-    effects.join(stops, and_(stops.c.workspace == effects.c.workspace, stops.c.job_id == effects.c.job_id))
-).where(effects.c.sent_at > stops.c.requested_at)
+_SENT_AFTER_STOP = (
+    select(func.count())
+    .select_from(
+        effects.join(stops, and_(stops.c.workspace == effects.c.workspace, stops.c.job_id == effects.c.job_id))
+    )
+    .where(effects.c.sent_at > stops.c.requested_at)
+)
 _FIRST = insert_if_absent(effects).returning(effects.c.effect_id)
 _AGAIN = (
     update(effects)
