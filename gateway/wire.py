@@ -17,13 +17,19 @@ from workflows.contract.errors import ProblemCode, Refused
 HEAD_BYTES = 64 * 1024
 HEAD_S = 10.0
 """How long the head of a request may take, and a new connection may wait for its first one."""
+LINGER_S = 2.0
+"""What still comes after a refusal is read away for so long: closing at once would take the answer back."""
 
 
 class Wire(HttpToolsProtocol):
     _head: object | None = None
     """Stands for the head that is being read; None between heads."""
-    _head_bytes = 0
+    _arrived = 0
+    """Bytes of this head as they came, without the piece that began it: never more than the head has."""
+    _parsed = 0
+    """Bytes of this head in whole parts."""
     _head_clock: asyncio.TimerHandle | None = None
+    _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -34,23 +40,29 @@ class Wire(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         head = self._head
         super().data_received(data)
-        if head is None or head is not self._head or self.transport.is_closing():
+        if head is None or head is not self._head or self._refused:
             return
-        self._head_bytes += len(data)
-        if self._head_bytes > HEAD_BYTES:
-            detail = f"The address and headers of a request may have at most {HEAD_BYTES // 1024} KiB."
-            self._refuse(431, Refused(ProblemCode.PAYLOAD_TOO_LARGE, detail))
+        self._arrived += len(data)
+        if self._arrived > HEAD_BYTES:
+            self.send_400_response("")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head, self._head_bytes = object(), 0
+        self._head, self._arrived, self._parsed = object(), 0, 0
         if self._head_clock is None:
             self._head_clock = self.loop.call_later(HEAD_S, self.transport.close)
 
+    def on_url(self, url: bytes) -> None:
+        self._take(len(url))
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head is not None:
+            self._take(len(name) + len(value) + 4)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -59,7 +71,17 @@ class Wire(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, Refused(ProblemCode.INPUT_INVALID, "The request is not valid HTTP/1.1."))
+        if max(self._arrived, self._parsed) > HEAD_BYTES:
+            detail = f"The address and headers of a request may have at most {HEAD_BYTES // 1024} KiB."
+            self._refuse(431, Refused(ProblemCode.PAYLOAD_TOO_LARGE, detail))
+        else:
+            self._refuse(400, Refused(ProblemCode.INPUT_INVALID, "The request is not valid HTTP/1.1."))
+
+    def _take(self, size: int) -> None:
+        """What is raised out of a callback ends the parsing, and comes back as `send_400_response`."""
+        self._parsed += size
+        if self._parsed > HEAD_BYTES:
+            raise ValueError("the head is too large")
 
     def _refuse(self, status: int, refused: Refused) -> None:
         request_id = uuid4().hex
@@ -69,8 +91,10 @@ class Wire(HttpToolsProtocol):
             f"HTTP/1.1 {status} Refused\r\ncontent-type: application/problem+json\r\nx-request-id: {request_id}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
+        self._refused = True
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
 
     def _stop_clock(self) -> None:
         if self._head_clock is not None:
