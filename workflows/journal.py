@@ -36,7 +36,8 @@ DEADLINE_KEY = SearchAttributeKey.for_datetime("JobgateDeadline")
 RUNNING_TAIL_BYTES = 8 * 1024
 """While a job runs, its memo repeats at most this much of the newest events; an ended job keeps its whole tail."""
 
-CLOSED_REQUESTS_KEPT = 20
+CLOSED_REQUESTS_KEPT = 100
+"""A turn asks at most so often; what is dropped later is still in the events and in the ledger."""
 
 
 def _recovery(status: Status, executed: str) -> Recovery:
@@ -103,10 +104,13 @@ class Journal:
         return sum(request.state == "pending" for request in self.view.requests)
 
     def replace_request(self, request: OpenRequest) -> tuple[OpenRequest, ...]:
-        """The requests with this one put in place of its older self; only the newest closed ones are kept."""
+        """The requests with this one put in place of its older self. Old closed ones go only when a new one opens, so
+        that all requests of a turn and of an ending can still be read."""
         kept = [old for old in self.view.requests if old.request_id != request.request_id]
-        closed = [old for old in kept if old.state != "pending"][-CLOSED_REQUESTS_KEPT:]
-        return (*(old for old in kept if old.state == "pending" or old in closed), request)
+        if request.state == "pending":
+            closed = [old for old in kept if old.state != "pending"][-CLOSED_REQUESTS_KEPT:]
+            kept = [old for old in kept if old.state == "pending" or old in closed]
+        return (*kept, request)
 
     def due(self) -> bool:
         """Asked once a workflow task has settled: publish, unless a running step carries the newest event."""
