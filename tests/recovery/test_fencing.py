@@ -32,7 +32,7 @@ async def rig(
     doorstep = await Doorstep.open(stack.settings)
     plugin = await doorstep.publish(
         [turn(call("t", {"n": 1})), final()],
-        tools=[tool("t", effect)],
+        tools=[tool("t", effect, timeout_seconds=120)],  # a frozen worker keeps its polls, so takeover may take long
         tools_url=stack.effects.url,
         policy=ALLOW_ALL,
     )
@@ -97,7 +97,7 @@ async def test_a_frozen_attempt_that_wakes_late_sends_nothing(fresh_stack: Fresh
         assert (await doorstep.end(job)).view.status is Status.SUCCEEDED
         (sent,) = stack.effects.calls("t")
         first.resume()
-        await wait_until(lambda: "step ended" in first.output, 20, what="the late attempt gives up")
+        await wait_until(lambda: "step ended" in first.output, 60, what="the late attempt gives up")
         assert stack.effects.calls("t") == [sent]
         assert await state_of(doorstep, job) == ("confirmed", sent.epoch)
 
@@ -119,7 +119,7 @@ async def test_what_a_frozen_worker_had_sent_is_recorded_when_it_wakes(fresh_sta
         async def known() -> bool:
             return await state_of(doorstep, job) == ("confirmed", 1)
 
-        await wait_until(known, 20, what="the outcome that came late is in the ledger")
+        await wait_until(known, 60, what="the outcome that came late is in the ledger")
         assert len(stack.effects.calls("t")) == 1
 
 

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 
-import httpx2
 import pytest
 import pytest_asyncio
 
@@ -33,26 +32,6 @@ def said(what: str, seconds: float) -> None:
 async def revived_api(stack: Stack) -> None:
     stack.apis[0].start()
     await stack.until_ready(stack.apis[0])
-
-
-async def test_a_receipt_survives_the_api_that_gave_it(ground: Stack) -> None:
-    plugin = await published(ground, [turn(call("kept")), final({"ok": True})], tool("kept", "write"))
-    app, key = ground.client(), fresh_key()
-    kill_workers(ground)
-    first = await app.submit(plugin, key=key)
-    ground.apis[0].kill()
-    assert first.status_code == 202
-    with pytest.raises(httpx2.TransportError):
-        await app.status(key)
-    await revived_api(ground)
-    app = ground.client()
-    again = await app.submit(plugin, key=key)
-    assert (again.status_code, again.content, again.headers["Idempotent-Replayed"]) == (200, first.content, "true")
-    assert (await app.status(key))["status"] == "queued"
-    await new_worker(ground)
-    end = await app.until_ended(key, BUSY_S)
-    assert (end["status"], end["result"]) == ("succeeded", {"ok": True})
-    assert len(ground.effects.calls("kept")) == 1
 
 
 async def test_a_worker_killed_between_steps_repeats_no_write(ground: Stack) -> None:
@@ -188,20 +167,3 @@ async def test_temporal_restarted_on_its_file_keeps_a_waiting_job(ground: Stack)
     assert (await app.until_ended(key, 2 * BUSY_S))["status"] == "succeeded"
     said("Temporal restarted, decided and ended after", time.monotonic() - began)
     assert len(ground.effects.calls("paid")) == 1
-
-
-async def test_a_worker_stopped_in_a_write_is_no_cancel(ground: Stack) -> None:
-    ground.effects.set_behaviour("three-seconds", Behaviour(delay_seconds=3))
-    app = ground.client()
-    job = await app.accepted(
-        await published(ground, [turn(call("three-seconds")), final()], tool("three-seconds", "write"))
-    )
-    await ground.effects.wait_for_calls("three-seconds", job=job)
-    for worker in ground.workers:
-        if worker.running:
-            assert worker.stop(30) == 0
-    await new_worker(ground)
-    assert (await app.until_ended(job, 2 * BUSY_S))["status"] == "succeeded"
-    types = await app.event_types(job)
-    assert {"cancel.requested", "job.canceled", "effect.unknown"} & set(types) == set()
-    assert len(ground.effects.calls("three-seconds")) == 1

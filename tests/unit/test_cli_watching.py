@@ -115,7 +115,13 @@ def start(api: FakeApi, *arguments: str, **environment: str) -> subprocess.Popen
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hears_ctrl_c,
     )
+
+
+def hears_ctrl_c() -> None:
+    """A shell that runs the tests in its background has children ignore SIGINT; a person's terminal does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ended(child: subprocess.Popen[str]) -> tuple[int, str, str]:
