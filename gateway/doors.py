@@ -15,7 +15,6 @@ import structlog
 from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection
-from temporalio.contrib.opentelemetry import TracingInterceptor
 
 from gateway.admission import Admission
 from gateway.allowlist import CredentialPolicy
@@ -32,6 +31,7 @@ from gateway.strictjson import parse_json
 from gateway.telemetry import Telemetry
 from gateway.temporal import Engine, connect
 from gateway.tokens import DevelopmentKey, TokenVerifier
+from gateway.tracing import TraceContext
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PluginName
 from workflows.policy.deadline import parse_instant
@@ -59,7 +59,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         stack.push_async_callback(ledger.close)
         blobs = Blobs.open(settings.blobs_url)
         snapshots = Snapshots(blobs)
-        engine = Engine(await connect(settings, [TracingInterceptor(telemetry.tracer)]), settings)
+        engine = Engine(await connect(settings, [TraceContext()]), settings)
         judge = Judge(snapshots, CredentialPolicy.load(settings), settings)
         admission = Admission(ledger, judge, engine, telemetry.metrics)
         stack.push_async_callback(admission.close)
