@@ -102,6 +102,7 @@ async def test_a_frozen_attempt_that_wakes_late_sends_nothing(fresh_stack: Fresh
         assert await state_of(doorstep, job) == ("confirmed", sent.epoch)
 
 
+@pytest.mark.slow
 async def test_what_a_frozen_worker_had_sent_is_recorded_when_it_wakes(fresh_stack: FreshStack) -> None:
     async with rig(fresh_stack, "write") as (stack, doorstep, plugin):
         first = stack.workers[0]
