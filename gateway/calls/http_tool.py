@@ -172,14 +172,28 @@ def _json(body: bytes) -> JsonValue:
         raise ValueError(NOT_JSON) from None
 
 
-def _text(headers: Mapping[str, str], body: bytes) -> JsonValue:
+def in_utf8(headers: Mapping[str, str], body: bytes) -> tuple[Mapping[str, str], bytes]:
+    """The same reply with a body in UTF-16 told in UTF-8, so that a search in its bytes finds what it says. `headers`
+    are lower-cased."""
+    charset = _charset(headers)
+    if not charset.startswith("utf-16"):
+        return headers, body
+    media_type = headers["content-type"].partition(";")[0]
+    told = body.decode(charset, "replace").encode("utf-8", "replace")
+    return {**headers, "content-type": f"{media_type}; charset=utf-8"}, told
+
+
+def _charset(headers: Mapping[str, str]) -> str:
     declared = re.search(r"charset=\"?([A-Za-z0-9._-]+)", headers.get("content-type", ""))
-    charset = "utf-8"
     try:
-        name = codecs.lookup(declared[1]).name if declared else charset
-        charset = name if name in _CHARSETS else charset
+        name = codecs.lookup(declared[1]).name if declared else "utf-8"
     except LookupError:
-        pass
+        return "utf-8"
+    return name if name in _CHARSETS else "utf-8"
+
+
+def _text(headers: Mapping[str, str], body: bytes) -> JsonValue:
+    charset = _charset(headers)
     text = body[: 4 * TEXT_LIMIT + 4].decode(charset, "replace")
     cut = text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 1] + "…"
     return {"text": _UNSAFE.sub(_REPLACEMENT, cut)} if cut else None

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from gateway.calls.credentials import Scrubber
 from gateway.calls.egress import OutboundReply, ReplyTooLarge
-from gateway.calls.http_tool import State, ToolOutcome, read_outcome
+from gateway.calls.http_tool import State, ToolOutcome, in_utf8, read_outcome
 from gateway.ledger.effects import Outcome
 from workflows.contract.job import EffectClass
 
@@ -33,13 +33,12 @@ RECORDED_AS: dict[State, Outcome] = {
 
 
 def outcome_of(effect: EffectClass, reply: OutboundReply, scrubber: Scrubber) -> ToolOutcome:
-    """Scrubbed before it is read and once more after: some encodings hide a text from a search in bytes.
+    """Scrubbed before it is read (and cut), and once more after: escapes hide a text from a search in bytes.
 
     Raises StepError as `read_outcome` does.
     """
-    outcome = read_outcome(
-        effect, reply.status, scrubber.scrub_headers(reply.headers), scrubber.scrub_bytes(reply.body)
-    )
+    headers, body = in_utf8(reply.headers, reply.body)
+    outcome = read_outcome(effect, reply.status, scrubber.scrub_headers(headers), scrubber.scrub_bytes(body))
     return replace(outcome, result=scrubber.scrub_json(outcome.result))
 
 
