@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.blobs import BlobCorrupt, BlobMissing, Blobs
-from gateway.bundles import Bundle, DigestMismatch, load_bundle
+from gateway.bundles import Bundle, DigestMismatch, load_bundle, snapshot_digest
 from gateway.deployments import Deployment, check_deployment, effective_limits, price_known
 from gateway.manifest import Tool
 from gateway.strictjson import canonical
@@ -69,9 +69,9 @@ class Snapshots:
 
     async def put(self, workspace: Workspace, plugin: Digest, deployment: Digest) -> Digest:
         """Store the pair a job is bound to, and return its digest; idempotent."""
-        digest = sha256_of(pair := canonical({"plugin": plugin, "deployment": deployment}))
+        digest = snapshot_digest(plugin, deployment)
         if (workspace, digest) not in self._kept:
-            await self._blobs.put(workspace, pair)
+            await self._blobs.put(workspace, canonical({"plugin": plugin, "deployment": deployment}))
         return digest
 
     async def load(self, workspace: Workspace, digest: Digest) -> Snapshot:
