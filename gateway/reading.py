@@ -61,10 +61,10 @@ class GatewayReader:
         return await _in_time(self._engine.describe(workspace, job_id))
 
     async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
-        return await _in_time(self._engine.newest_progress(workspace, job_id))
+        return await _in_time(self._engine.histories.newest_progress(workspace, job_id))
 
     async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
-        return await _in_time(self._engine.end_record(workspace, job_id))
+        return await _in_time(self._engine.histories.end_record(workspace, job_id))
 
     async def query(
         self, workspace: Workspace, job_id: JobId, after: int, limit: int, timeout_s: float
@@ -72,7 +72,7 @@ class GatewayReader:
         return await self._engine.query_view(workspace, job_id, ViewInput(after=after, limit=limit), timeout_s)
 
     def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
-        return self._engine.changes(workspace, job_id)
+        return self._engine.histories.changes(workspace, job_id)
 
     async def waiting(self, workspace: Workspace) -> tuple[Waiting, ...]:
         return await _in_time(self._engine.waiting(workspace))

@@ -171,6 +171,15 @@ class Settings(BaseSettings):
     credentials_file: AbsolutePath | None = None
     """The allowlist of credential references; None: none is allowed outside development."""
 
+    authority_ttl_s: PositiveFloat = 300.0
+    """How long an execution authority lasts without being renewed by a call."""
+    sweep_s: PositiveFloat = 2.0
+    """How often a process looks for changes that running jobs were not told of."""
+    workspace_open_jobs: PositiveInt | None = None
+    """How many open jobs one workspace may have; None: any number. Grants bound principals."""
+    public_url: str | None = None
+    """Where vendors reach the API for callbacks; None: where it listens."""
+
     temporal_address: str = "127.0.0.1:7233"
     temporal_ui_url: str | None = None
     stack_file: AbsolutePath | None = None

@@ -5,19 +5,15 @@ workers; a query needs one and says None without. Workflows that Jobgate did not
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from temporalio.api.common.v1 import Payload, WorkflowExecution
-from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, TaskQueueType
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
-    GetWorkflowExecutionHistoryRequest,
-    GetWorkflowExecutionHistoryReverseRequest,
 )
 from temporalio.client import (
     Client,
@@ -40,19 +36,18 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from facade.reader import Execution, Waiting
-from gateway.records import Standing, end_record_of, execution_of, memo_of, newest_progress, standing_of
+from gateway.histories import Histories, trouble, unavailable
+from gateway.records import Standing, execution_of, memo_of, standing_of
 from gateway.settings import Settings
-from workflows.contract.errors import JobgateError, ProblemCode, Refused
+from workflows.contract.errors import JobgateError
 from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
-from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, JobStart, MemoStart, Progress
-from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, DecisionHint, Hint, ViewInput, ViewOutput
+from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, JobStart, MemoStart
+from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, CallbackHint, DecisionHint, Hint, ViewInput, ViewOutput
 from workflows.opening import memo_of as memo_start_of
 from workflows.policy.deadline import EXECUTION_GRACE
 
 DEFINITE = frozenset(["INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION"])
 """Answers to a start after which the job surely does not exist (design.md section 6, receipt protocol)."""
-
-LONG_POLL_S = 25.0
 
 WORKSPACE = SearchAttributeKey.for_keyword("JobgateWorkspace")
 STATUS = SearchAttributeKey.for_keyword("JobgateStatus")
@@ -86,12 +81,13 @@ async def connect(settings: Settings, interceptors: list[Interceptor] | None = N
             **options, data_converter=pydantic_data_converter, interceptors=interceptors or [], lazy=lazy
         )
     except (RuntimeError, RPCError):
-        raise _unavailable() from None
+        raise unavailable() from None
 
 
 class Engine:
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
+        self.histories = Histories(client.workflow_service, client.namespace)
         self._lane = settings.lanes[settings.lane].task_queue
 
     def _handle(self, workspace: Workspace, job_id: JobId) -> WorkflowHandle[Any, Any]:
@@ -128,14 +124,14 @@ class Engine:
         except RPCError as error:
             if error.status.name in DEFINITE:
                 raise StartRefused from None
-            raise _unavailable() from None
+            raise unavailable() from None
         except RuntimeError:  # the client connects on first use, and this is how it says that it could not
-            raise _unavailable() from None
+            raise unavailable() from None
         return "created"
 
     async def cancel(self, workspace: Workspace, job_id: JobId) -> None:
         """Request the workflow's cancellation; nothing for an execution that is closed or unknown."""
-        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
             await self._handle(workspace, job_id).cancel()
 
     async def hint_decision(self, workspace: Workspace, job_id: JobId, hint: DecisionHint) -> bool:
@@ -145,8 +141,16 @@ class Engine:
     async def hint_gate(self, workspace: Workspace, job_id: JobId) -> bool:
         return await self._signal(workspace, job_id, Hint.GATE, [])
 
-    async def _signal(self, workspace: Workspace, job_id: JobId, name: Hint, args: list[DecisionHint]) -> bool:
-        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+    async def hint_authority(self, workspace: Workspace, job_id: JobId) -> bool:
+        return await self._signal(workspace, job_id, Hint.AUTHORITY, [])
+
+    async def hint_callback(self, workspace: Workspace, job_id: JobId, hint: CallbackHint) -> bool:
+        return await self._signal(workspace, job_id, Hint.CALLBACK, [hint])
+
+    async def _signal(
+        self, workspace: Workspace, job_id: JobId, name: Hint, args: list[DecisionHint | CallbackHint]
+    ) -> bool:
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
             await self._handle(workspace, job_id).signal(name, args=args)
             return True
         return False
@@ -155,7 +159,7 @@ class Engine:
 
     async def describe(self, workspace: Workspace, job_id: JobId) -> Execution | None:
         """The current run; None for an unknown execution and for one that Jobgate did not start."""
-        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
             found = await self._handle(workspace, job_id).describe()
             return execution_of(found.raw_description)
         return None
@@ -164,14 +168,14 @@ class Engine:
         self, workspace: Workspace, job_id: JobId, *, run_id: str, activity_id: str, attempt: int
     ) -> Standing:
         """Whether this very attempt may still act: its run is the current one and open, and waits for it."""
-        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
             found = await self._handle(workspace, job_id).describe()
             return standing_of(found.raw_description, run_id, activity_id, attempt)
         return "closed"
 
     async def holds(self, workspace: Workspace, job_id: JobId) -> bool:
         """Whether the engine knows any execution of this id, ours or not."""
-        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
             await self._handle(workspace, job_id).describe()
             return True
         return False
@@ -188,68 +192,10 @@ class Engine:
         except (TimeoutError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
             return None
 
-    async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
-        """The progress in the input of the newest scheduled step, from the last page of the history."""
-        request = GetWorkflowExecutionHistoryReverseRequest(
-            namespace=self._client.namespace,
-            execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
-            maximum_page_size=20,
-        )
-        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
-            page = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
-            return newest_progress(page.history.events)
-        return None
-
-    async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
-        """The record in the close event of a completed or failed execution."""
-        request = GetWorkflowExecutionHistoryRequest(
-            namespace=self._client.namespace,
-            execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
-            history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
-        )
-        async with _trouble(ignore=RPCStatusCode.NOT_FOUND):
-            page = await self._client.workflow_service.get_workflow_execution_history(request)
-            if page.history.events:
-                return end_record_of(page.history.events[-1])
-        return None
-
-    async def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
-        """Yields when a workflow task was done (nothing else changes a view), one long poll at a time; follows
-        roll-overs; ends with the execution."""
-        execution = WorkflowExecution(workflow_id=workflow_id(workspace, job_id))
-        token = b""
-        while True:
-            request = GetWorkflowExecutionHistoryRequest(
-                namespace=self._client.namespace,
-                execution=execution,
-                maximum_page_size=1000,
-                next_page_token=token,
-                wait_new_event=True,
-            )
-            try:
-                page = await self._client.workflow_service.get_workflow_execution_history(
-                    request, timeout=timedelta(seconds=LONG_POLL_S)
-                )
-            except RPCError as error:
-                if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
-                    continue
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    return
-                raise _unavailable() from None
-            events, token = page.history.events, page.next_page_token
-            if any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
-                yield
-            if not token:
-                rolled_over = events and events[-1].event_type == (
-                    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
-                )
-                if not rolled_over:
-                    return
-
     async def waiting(self, workspace: Workspace) -> tuple[Waiting, ...]:
         """Open executions with open requests: one visibility list, which may lag by a second or two."""
         found: list[Waiting] = []
-        async with _trouble():
+        async with trouble():
             listed = self._client.list_workflows(
                 f"WorkflowType = '{WORKFLOW_TYPE}' AND ExecutionStatus = 'Running' AND JobgatePending > 0 "
                 f"AND JobgateWorkspace = '{workspace}'",
@@ -265,7 +211,7 @@ class Engine:
 
     async def reachable(self) -> None:
         """Raises Refused(ENGINE_UNAVAILABLE) unless the engine answers for our namespace."""
-        async with _trouble():
+        async with trouble():
             await self._client.count_workflows(f"WorkflowType = '{WORKFLOW_TYPE}' AND JobgatePending > 0")
 
     async def pollers(self) -> Pollers:
@@ -275,26 +221,8 @@ class Engine:
             task_queue=TaskQueue(name=self._lane),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
-        async with _trouble():
+        async with trouble():
             answer = await self._client.workflow_service.describe_task_queue(request)
             seen = [poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in answer.pollers]
             return Pollers(len(seen), max(seen, default=None))
         return Pollers(0, None)
-
-
-def _unavailable() -> Refused:
-    return Refused(
-        ProblemCode.ENGINE_UNAVAILABLE, "The workflow engine does not answer. Try again shortly.", retry_after_s=1
-    )
-
-
-@asynccontextmanager
-async def _trouble(ignore: RPCStatusCode | None = None) -> AsyncGenerator[None]:
-    """Turn the engine's trouble into a refusal; `ignore` is swallowed, for the caller to answer after the block."""
-    try:
-        yield
-    except RPCError as error:
-        if error.status is not ignore:
-            raise _unavailable() from None
-    except RuntimeError:  # the client connects on first use, and this is how it says that it could not
-        raise _unavailable() from None

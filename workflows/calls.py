@@ -15,7 +15,7 @@ from workflows.contract.errors import FailureCode, JobFailed, JobgateError, Step
 from workflows.contract.events import EventType as E
 from workflows.contract.ids import EffectId, effect_id
 from workflows.contract.job import CallResult, JobStart, OpenRequest
-from workflows.contract.steps import PlannedCall, ToolInput, ToolOutput
+from workflows.contract.steps import CallbackInput, PlannedCall, ToolInput, ToolOutput
 from workflows.journal import Journal
 from workflows.meter import Meter
 from workflows.people import People
@@ -146,6 +146,8 @@ class Calls:
         try:
             try:
                 reply = await self._steps.tool(call.effect, asked, replaced, f"{call.tool} ({call.effect})")
+                if reply.outcome == "pending":
+                    reply = await self._answered_later(step, call, reply)
             finally:
                 self._journal.steps_running -= 1
         except StepError as error:
@@ -156,7 +158,7 @@ class Calls:
             if call.effect != "write" or not any(failure.step_code in MAY_HAVE_LEFT for failure in lost):
                 raise
             reply = ToolOutput(outcome="unknown", message="")
-        if reply.outcome == "unknown":
+        if reply.outcome == "unknown" or reply.outcome == "pending":
             self._journal.emit(
                 E.EFFECT_UNKNOWN,
                 f"It is not known whether {call.tool} took effect; it is not repeated.",
@@ -169,6 +171,31 @@ class Calls:
         self._journal.emit(E.TOOL_FINISHED, reply.message, {**named, "outcome": reply.outcome})
         self._meter.warn()
         return CallResult(call=call.call, tool=call.tool, outcome=reply.outcome, result_ref=reply.result_ref)
+
+    async def _answered_later(self, step: int, call: PlannedCall, accepted: ToolOutput) -> ToolOutput:
+        """Wait for the callback of a tool that took the call, with no process held. Silence is an error where the call
+        only read, and an unknown effect where it wrote."""
+        self._journal.amend(executed="yes")
+        self._journal.publish()  # no step's heartbeat tells readers of this call any more
+        until = min(accepted.callback_until or self._start.deadline, self._start.deadline)
+        silence = ToolOutput(outcome="unknown", message="")
+        if call.effect == "read":
+            silence = ToolOutput(outcome="error", message=f"{call.tool} did not answer in time.")
+        while True:
+            hinted = await self._people.called_back(step, call.call, until)
+            if self._steps.over():
+                return silence
+            try:
+                answer = await self._steps.read_callback(CallbackInput(step=step, call=call.call, close=not hinted))
+            except StepError:
+                if call.effect == "read":
+                    raise
+                return silence
+            if answer.outcome is not None:
+                said = "answered." if answer.outcome == "ok" else "answered that it did not succeed."
+                return ToolOutput(outcome=answer.outcome, result_ref=answer.result_ref, message=f"{call.tool} {said}")
+            if not hinted:
+                return silence
 
     def _effect_id(self, step: int, call: PlannedCall) -> EffectId:
         return effect_id(self._start.workspace, self._start.job_id, step, call.call, call.action_digest)
@@ -206,6 +233,11 @@ class Calls:
         if code is FailureCode.AUTHORITY_REVOKED:
             self._journal.emit(E.AUTHORITY_REVOKED, error.detail, {"reason": error.step_code})
         return self._ended(code, f"{tool}: {error.detail}" if tool else error.detail)
+
+    def revoked(self, reason: str) -> JobFailed:
+        """How a job ends whose authority is gone; the event that says so comes first."""
+        self._journal.emit(E.AUTHORITY_REVOKED, reason, {"reason": StepCode.AUTHORITY_REVOKED})
+        return JobFailed(FailureCode.AUTHORITY_REVOKED, reason)
 
     def _ended(self, code: FailureCode, detail: str) -> JobFailed:
         """A call is cut off by the deadline a moment before the deadline's own timer: then that is the reason."""

@@ -71,20 +71,24 @@ class Loop:
             inbox=state.inbox,
         )
         self._calls = Calls(start, self._journal, self._steps, self._meter, self._people, self._may_start)
-        self._turn, self._conversation, self._results = state.turn, state.conversation, state.results
+        self._turn, self._results = state.turn, state.results
+        self._conversation = state.conversation if start.state is not None else start.conversation
         self._ending = False
 
     async def run(self) -> EndRecord:
         self._publisher = asyncio.create_task(self._publish())
         work = asyncio.create_task(self._work())
         clock = asyncio.create_task(workflow.sleep(remaining(self._start.deadline, workflow.now()), summary="deadline"))
+        guard = asyncio.create_task(self._guard())
         try:
-            await workflow.wait([work, clock], return_when=asyncio.FIRST_COMPLETED)
+            await workflow.wait([work, clock, guard], return_when=asyncio.FIRST_COMPLETED)
             stopped = work.done() and isinstance(work.exception(), Stopped)
             if stopped:
                 await clock  # the cancel that goes with the stop ends this wait
             if workflow.cancellation_reason() is not None:
                 raise asyncio.CancelledError
+            if guard.done() and not work.done():
+                guard.result()
             if stopped or not work.done():
                 raise JobFailed(FailureCode.DEADLINE_EXCEEDED, "The deadline passed before the job was done.")
             self._succeed(work.result())
@@ -129,6 +133,18 @@ class Loop:
                 return reply
             self._results = await self._calls.act(step, reply.calls)
 
+    async def _guard(self) -> None:
+        """Ends the job when the ledger says that its authority is gone; a hint only makes it look."""
+        while True:
+            await workflow.wait_condition(lambda: self._start.mode == "live" and Hint.AUTHORITY in self._people.inbox)
+            self._people.inbox.discard(Hint.AUTHORITY)
+            try:
+                ruling = await self._steps.read_authority()
+            except StepError as error:
+                raise self._calls.failure(error, FailureCode.INTERNAL) from None
+            if ruling.revoked:
+                raise self._calls.revoked(ruling.reason)
+
     async def _pass_gate(self) -> None:
         """Judge once more what admission judged; a live job whose gate is not open is held until the gate opens."""
         verdict, dry = classify(self._start.facts), self._start.mode == "dry_run"
@@ -144,6 +160,8 @@ class Loop:
                 gate = await self._steps.read_gate()
             except StepError as error:
                 raise self._calls.failure(error, FailureCode.INTERNAL) from None
+            if gate.revoked:
+                raise self._calls.revoked("The principal's authority was revoked.")
             if gate.open:
                 self._journal.emit(
                     E.JOB_RELEASED, "Released to run.", eligibility=Eligibility.LIVE_APPROVED, blocker=None

@@ -24,6 +24,7 @@ def memo_of(start: JobStart) -> MemoStart:
         session=start.session,
         retry_of=start.retry_of,
         labels=start.labels,
+        initiator=start.initiator,
     )
 
 
@@ -34,7 +35,14 @@ def queued_event(memo: MemoStart) -> Event:
         at=memo.accepted_at,
         type=EventType.JOB_QUEUED,
         message=f"{kind} accepted: {memo.plugin.name} {memo.plugin.version}. Waiting for a worker.",
-        data={"plugin": memo.plugin.name, "version": memo.plugin.version, "mode": memo.mode},
+        data={
+            "plugin": memo.plugin.name,
+            "version": memo.plugin.version,
+            "digest": memo.plugin.digest,
+            "mode": memo.mode,
+            "principal": memo.principal,
+            "initiator": None if memo.initiator is None else memo.initiator.model_dump(),
+        },
     )
 
 

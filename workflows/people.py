@@ -14,13 +14,15 @@ from workflows.contract.events import EventType as E
 from workflows.contract.events import timestamp
 from workflows.contract.ids import Digest, RequestId, request_id
 from workflows.contract.job import JobStart, OpenRequest, RequestState
-from workflows.contract.steps import DecisionHint, DecisionInput, Hint, PlannedCall, Ruling
+from workflows.contract.steps import CallbackHint, DecisionHint, DecisionInput, Hint, PlannedCall, Ruling
 from workflows.journal import Journal
 from workflows.steps import Steps
 
 MAX_ASKS = 3
 """How often the model may propose the very same call to people before it is refused without asking."""
 MAX_DECISION_REFUSED = 50
+MAX_INBOX = 1_000
+"""Hints kept; who sends more of them by hand has them forgotten."""
 WARN_SHARE, WARN_AT_MOST_S = 0.2, 300.0
 """The warning comes when a fifth of the window is left, and at most five minutes before the expiry."""
 
@@ -57,8 +59,11 @@ class People:
 
     def receive(self, name: str, args: Sequence[RawValue]) -> None:
         """Every signal arrives here on raw values: a wrong name, type or arity is an event, never a stuck task."""
-        if name == Hint.GATE and not args:
-            self.inbox.add(Hint.GATE)
+        if name in (Hint.GATE, Hint.AUTHORITY) and not args:
+            self.inbox.add(name)
+            return
+        if name == Hint.CALLBACK and len(args) == 1:
+            self._receive_callback(args[0])
             return
         if name != Hint.DECISION or len(args) != 1:
             self._refuse("A signal was not understood.", "unknown_signal")
@@ -72,6 +77,27 @@ class People:
             self._refuse("A decision signal names no open request.", "no_open_request")
             return
         self.inbox.add(hint.request_id)
+
+    async def called_back(self, step: int, call: int, until: datetime) -> bool:
+        """Wait for a vendor's answer; False when the time is up or nothing may go on. An early hint is kept."""
+        wanted = callback_key(step, call)
+        timeout = max((until - workflow.now()).total_seconds(), 0.001)
+        try:
+            await workflow.wait_condition(lambda: wanted in self.inbox or self._steps.over(), timeout=timeout)
+        except TimeoutError:
+            return False
+        hinted = wanted in self.inbox
+        self.inbox.discard(wanted)
+        return hinted
+
+    def _receive_callback(self, arg: RawValue) -> None:
+        try:
+            hint = CallbackHint.model_validate(workflow.payload_converter().from_payload(arg.payload))
+        except Exception:  # noqa: BLE001 - whatever a foreign payload raises, the job goes on
+            self._refuse("A callback signal could not be read.", "malformed_signal")
+            return
+        if len(self.inbox) < MAX_INBOX:
+            self.inbox.add(callback_key(hint.step, hint.call))
 
     def open(self, call: PlannedCall) -> OpenRequest | None:
         """Ask for this call; None when the very same call was asked for too often."""
@@ -133,6 +159,7 @@ class People:
                     action_digest=request.action_digest,
                     close=expired,
                     expires_at=request.expires_at,
+                    shown=request if expired else None,
                 )
             )
             if ruling.verdict == "expired" or (ruling.verdict and ruling.action_digest == request.action_digest):
@@ -195,6 +222,11 @@ class People:
         self.refused += 1
         if self.refused <= MAX_DECISION_REFUSED:
             self._journal.emit(E.DECISION_REFUSED, message, {"reason": reason})
+
+
+def callback_key(step: int, call: int) -> str:
+    """In the inbox; a request's id begins with `r`."""
+    return f"callback-{step}-{call}"
 
 
 def warning_time(request: OpenRequest) -> datetime:

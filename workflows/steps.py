@@ -23,6 +23,9 @@ from workflows.contract.job import EffectClass
 from workflows.contract.steps import (
     Activity,
     ArchiveInput,
+    AuthorityOutput,
+    CallbackInput,
+    CallbackOutput,
     DecisionInput,
     GateOutput,
     ModelInput,
@@ -72,6 +75,12 @@ class Steps:
     async def read_gate(self) -> GateOutput:
         return await self._read(Activity.READ_GATE, None, GateOutput, "is the gate open?")
 
+    async def read_authority(self) -> AuthorityOutput:
+        return await self._read(Activity.READ_AUTHORITY, None, AuthorityOutput, "may the job go on?")
+
+    async def read_callback(self, asked: CallbackInput) -> CallbackOutput:
+        return await self._read(Activity.READ_CALLBACK, asked, CallbackOutput, f"answer to call {asked.call}")
+
     async def archive(self, events: tuple[Event, ...]) -> BlobRef:
         ref = await self._read(Activity.ARCHIVE_EVENTS, ArchiveInput(events=events), str, "archive events")
         return BlobRef(Digest(ref))
@@ -113,9 +122,10 @@ class Steps:
     async def _pause(self, delay: float) -> None:
         """Sleep until the next attempt is due, or until nothing may start any more; no cancel reaches a write."""
         with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(self._over, timeout=delay)
+            await workflow.wait_condition(self.over, timeout=delay)
 
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether nothing may start any more."""
         try:
             self._may_start()
         except (asyncio.CancelledError, JobgateError):

@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from gateway.ledger.catalog_tables import deployments, plugin_versions, releases
 from gateway.ledger.journal import announce, record
-from gateway.ledger.tables import columns_of, deployments, insert_if_absent, plugin_versions, releases
+from gateway.ledger.tables import columns_of, insert_if_absent
 from workflows.contract.ids import Digest, PluginName, PrincipalId, Workspace
 
 ATTEMPTS = 10

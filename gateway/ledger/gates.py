@@ -7,9 +7,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, and_, bindparam, or_, select
 
+from gateway.ledger.catalog_tables import promotions
 from gateway.ledger.phases import resolve
 from gateway.ledger.receipts import ReceiptRow
-from gateway.ledger.tables import promotions
 
 _RELEASED = (
     select(promotions.c.revision)

@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, or_, select, update
 
+from gateway.ledger.authority_tables import grants
 from gateway.ledger.journal import announce, record
-from gateway.ledger.tables import columns_of, grants, insert_if_absent
+from gateway.ledger.tables import columns_of, insert_if_absent
 from workflows.contract.ids import PrincipalId, Workspace
 
 

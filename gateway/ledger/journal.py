@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, or_, select
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 
 from gateway.ledger.tables import audit, changes, columns_of
 from workflows.contract.ids import Workspace
@@ -66,6 +66,44 @@ def announce(conn: Connection, workspace: Workspace | None, *, at: datetime, kin
 def latest_change(conn: Connection, workspace: Workspace) -> int:
     """0 when nothing ever changed. Admission reads it before and after a start."""
     return conn.execute(_LATEST, {"of_workspace": workspace}).scalar_one() or 0
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    change_no: int
+    workspace: Workspace | None
+    kind: str
+    subject: str
+    at: datetime
+
+
+_CHANGES = columns_of(ChangeRow, changes)
+_UNDELIVERED = (
+    select(*_CHANGES).where(changes.c.delivered_at.is_(None)).order_by(changes.c.change_no).limit(bindparam("at_most"))
+)
+_SINCE = select(*_CHANGES).where(
+    changes.c.change_no > bindparam("seen"),
+    or_(changes.c.workspace == bindparam("of_workspace"), changes.c.workspace.is_(None)),
+)
+_DELIVERED = (
+    update(changes)
+    .where(changes.c.change_no == bindparam("of_change"), changes.c.delivered_at.is_(None))
+    .values(delivered_at=bindparam("now"))
+)
+
+
+def undelivered_changes(conn: Connection, *, limit: int) -> list[ChangeRow]:
+    """Changes that the jobs they concern may not know of yet, oldest first."""
+    return [ChangeRow(*row) for row in conn.execute(_UNDELIVERED, {"at_most": limit})]
+
+
+def changes_since(conn: Connection, workspace: Workspace, seen: int) -> list[ChangeRow]:
+    """What changed in the workspace (or for all) after the change numbered `seen`."""
+    return [ChangeRow(*row) for row in conn.execute(_SINCE, {"of_workspace": workspace, "seen": seen})]
+
+
+def mark_delivered(conn: Connection, change_no: int, at: datetime) -> None:
+    conn.execute(_DELIVERED, {"of_change": change_no, "now": at})
 
 
 def read_audit(conn: Connection, workspace: Workspace, *, after: int, limit: int) -> list[AuditRow]:

@@ -10,8 +10,9 @@ from typing import Any, Literal, cast
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Text, and_, bindparam, func, literal, select
 
+from gateway.ledger.catalog_tables import deployments, plugin_versions, promotions, releases
 from gateway.ledger.journal import announce, record
-from gateway.ledger.tables import columns_of, deployments, insert_if_absent, plugin_versions, promotions, releases
+from gateway.ledger.tables import columns_of, insert_if_absent
 from workflows.contract.ids import Digest, PluginName, PrincipalId, Workspace
 from workflows.contract.job import Phase
 

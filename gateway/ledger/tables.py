@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    Boolean,
     Column,
     ForeignKeyConstraint,
     Index,
@@ -37,23 +36,23 @@ metadata = MetaData(
 )
 
 
-def _key(name: str) -> Column[str]:
+def key(name: str) -> Column[str]:
     return Column(name, Text, primary_key=True)
 
 
-def _text(name: str, *, null: bool = False) -> Column[str]:
+def words(name: str, *, null: bool = False) -> Column[str]:
     return Column(name, Text, nullable=null)
 
 
-def _instant(name: str, *, null: bool = False) -> Column[datetime]:
+def instant(name: str, *, null: bool = False) -> Column[datetime]:
     return Column(name, Instant, nullable=null)
 
 
-def _json(name: str, *, null: bool = False) -> Column[Any]:
+def json(name: str, *, null: bool = False) -> Column[Any]:
     return Column(name, JsonText, nullable=null)
 
 
-def _of_a_job() -> ForeignKeyConstraint:
+def of_a_job() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(["workspace", "job_id"], ["receipts.workspace", "receipts.job_id"])
 
 
@@ -61,170 +60,91 @@ receipts = Table(
     "receipts",
     metadata,
     Column("seq", Serial, primary_key=True, autoincrement=True),
-    _text("workspace"),
-    _text("job_id"),
-    _text("fingerprint"),
-    _text("principal"),
-    _text("plugin"),
-    _text("version"),
-    _text("plugin_digest"),
-    _text("snapshot"),
-    _text("mode"),
-    _text("session", null=True),
-    _text("retry_of", null=True),
+    words("workspace"),
+    words("job_id"),
+    words("fingerprint"),
+    words("principal"),
+    words("plugin"),
+    words("version"),
+    words("plugin_digest"),
+    words("snapshot"),
+    words("mode"),
+    words("session", null=True),
+    words("retry_of", null=True),
     Column("receipt", LargeBinary, nullable=False),
     Column("job_input", LargeBinary, nullable=False),
     Column("start_input", LargeBinary, nullable=False),
-    _json("labels"),
-    _json("initiator", null=True),
-    _instant("deadline_at"),
-    _instant("reserved_at"),
-    _instant("confirmed_at", null=True),
-    _instant("refused_at", null=True),
+    json("labels"),
+    json("initiator", null=True),
+    instant("deadline_at"),
+    instant("reserved_at"),
+    instant("confirmed_at", null=True),
+    instant("refused_at", null=True),
     UniqueConstraint("workspace", "job_id"),
     Index(None, "workspace", "seq"),
     sqlite_autoincrement=True,
 )
 
-plugin_versions = Table(
-    "plugin_versions",
-    metadata,
-    _key("workspace"),
-    _key("name"),
-    _key("version"),
-    _text("digest"),
-    _json("manifest"),
-    _text("published_by"),
-    _instant("published_at"),
-    _instant("withdrawn_at", null=True),
-    _text("withdrawn_reason", null=True),
-)
-
-deployments = Table(
-    "deployments",
-    metadata,
-    _key("workspace"),
-    _key("plugin"),
-    Column("revision", Integer, primary_key=True, autoincrement=False),
-    _text("digest"),
-    _json("body"),
-    _text("by"),
-    _instant("at"),
-)
-
-releases = Table(
-    "releases",
-    metadata,
-    _key("workspace"),
-    _key("plugin"),
-    Column("revision", Integer, primary_key=True, autoincrement=False),
-    _text("version"),
-    _text("previous", null=True),
-    _text("by"),
-    _instant("at"),
-    ForeignKeyConstraint(
-        ["workspace", "plugin", "version"],
-        ["plugin_versions.workspace", "plugin_versions.name", "plugin_versions.version"],
-    ),
-)
-
-promotions = Table(
-    "promotions",
-    metadata,
-    Column("revision", Serial, primary_key=True, autoincrement=True),
-    _text("promotion_id"),
-    _text("workspace", null=True),
-    _text("plugin", null=True),
-    _text("version", null=True),
-    _text("digest", null=True),
-    _text("phase"),
-    _text("state"),
-    _text("by"),
-    _text("approved_by", null=True),
-    _text("reason"),
-    Column("break_glass", Boolean, nullable=False),
-    Column("release_held", Boolean, nullable=False),
-    _instant("at"),
-    # Without a workspace: the runtime's. The approval of a proposal is a second row; the latest row done is the phase.
-    UniqueConstraint("promotion_id", "state"),
-    Index(None, "workspace", "plugin", "version", "revision"),
-    sqlite_autoincrement=True,
-)
-
-grants = Table(
-    "grants",
-    metadata,
-    _key("grant_id"),
-    _text("workspace"),
-    _text("principal"),
-    _json("actions"),
-    _json("plugins"),
-    _json("limits"),
-    _instant("expires_at", null=True),
-    _text("by"),
-    _instant("at"),
-    _instant("revoked_at", null=True),
-    Index(None, "workspace", "principal"),
-)
-
 stops = Table(
     "stops",
     metadata,
-    _key("workspace"),
-    _key("job_id"),
-    _instant("requested_at"),
-    _text("by"),
-    _of_a_job(),
+    key("workspace"),
+    key("job_id"),
+    instant("requested_at"),
+    words("by"),
+    of_a_job(),
 )
 
 votes = Table(
     "votes",
     metadata,
-    _key("workspace"),
-    _key("job_id"),
-    _key("request_id"),
-    _key("principal"),
-    _text("decision"),
-    _text("action_digest"),
-    _text("reason", null=True),
-    _instant("at"),
-    _of_a_job(),
+    key("workspace"),
+    key("job_id"),
+    key("request_id"),
+    key("principal"),
+    words("decision"),
+    words("action_digest"),
+    words("reason", null=True),
+    instant("at"),
+    of_a_job(),
 )
 
 decisions = Table(
     "decisions",
     metadata,
-    _key("workspace"),
-    _key("job_id"),
-    _key("request_id"),
-    _text("decision"),
-    _text("action_digest"),
-    _json("answer", null=True),
-    _text("reason", null=True),
-    _json("decided_by"),
-    _instant("decided_at"),
-    _of_a_job(),
+    key("workspace"),
+    key("job_id"),
+    key("request_id"),
+    words("decision"),
+    words("action_digest"),
+    json("answer", null=True),
+    words("reason", null=True),
+    json("decided_by"),
+    instant("decided_at"),
+    # The request as it was shown, so that it can be read when the job has forgotten it.
+    json("shown", null=True),
+    of_a_job(),
 )
 
 effects = Table(
     "effects",
     metadata,
-    _key("effect_id"),
-    _text("workspace"),
-    _text("job_id"),
+    key("effect_id"),
+    words("workspace"),
+    words("job_id"),
     Column("step", Integer, nullable=False),
     Column("call", Integer, nullable=False),
-    _text("tool"),
-    _text("effect"),
-    _text("action_digest"),
-    _text("state"),
+    words("tool"),
+    words("effect"),
+    words("action_digest"),
+    words("state"),
     Column("epoch", Integer, nullable=False),
-    _instant("sent_at", null=True),
-    _instant("finished_at", null=True),
-    _text("outcome_ref", null=True),
-    _text("request_id", null=True),
+    instant("sent_at", null=True),
+    instant("finished_at", null=True),
+    words("outcome_ref", null=True),
+    words("request_id", null=True),
     Column("attempt", Integer, nullable=False),
-    _of_a_job(),
+    of_a_job(),
     Index(None, "workspace", "job_id"),
     # A decision permits one effect, for ever.
     Index(
@@ -238,15 +158,57 @@ effects = Table(
     ),
 )
 
+sessions = Table(
+    "sessions",
+    metadata,
+    key("workspace"),
+    key("session"),
+    words("plugin"),
+    words("version"),
+    words("plugin_digest"),
+    words("snapshot"),
+    words("by"),
+    instant("at"),
+    words("last_job"),
+    words("conversation", null=True),
+    Column("head_step", Integer, nullable=False),
+    Column("head_attempt", Integer, nullable=False),
+    ForeignKeyConstraint(["workspace", "last_job"], ["receipts.workspace", "receipts.job_id"]),
+)
+
+callbacks = Table(
+    "callbacks",
+    metadata,
+    key("token_hash"),
+    words("workspace"),
+    words("job_id"),
+    Column("step", Integer, nullable=False),
+    Column("call", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    words("tool"),
+    words("effect_id", null=True),
+    Column("epoch", Integer, nullable=True),
+    instant("opened_at"),
+    instant("expires_at"),
+    instant("answered_at", null=True),
+    instant("closed_at", null=True),
+    words("outcome", null=True),
+    words("result_ref", null=True),
+    of_a_job(),
+    Index(None, "workspace", "job_id", "step", "call"),
+)
+
 changes = Table(
     "changes",
     metadata,
     Column("change_no", Serial, primary_key=True, autoincrement=True),
-    _text("workspace", null=True),
-    _text("kind"),
-    _text("subject"),
-    _instant("at"),
+    words("workspace", null=True),
+    words("kind"),
+    words("subject"),
+    instant("at"),
+    instant("delivered_at", null=True),
     Index(None, "workspace", "change_no"),
+    Index(None, "delivered_at"),
     sqlite_autoincrement=True,
 )
 
@@ -254,12 +216,12 @@ audit = Table(
     "audit",
     metadata,
     Column("audit_no", Serial, primary_key=True, autoincrement=True),
-    _text("workspace", null=True),
-    _instant("at"),
-    _text("actor"),
-    _text("action"),
-    _text("subject"),
-    _json("detail"),
+    words("workspace", null=True),
+    instant("at"),
+    words("actor"),
+    words("action"),
+    words("subject"),
+    json("detail"),
     Index(None, "workspace", "audit_no"),
     sqlite_autoincrement=True,
 )

@@ -200,7 +200,7 @@ class Doorstep:
             await handle.result()
         execution = await self.engine.describe(DEMO, job_id)
         assert execution is not None
-        record = await self.engine.end_record(DEMO, job_id) or execution.recorded
+        record = await self.engine.histories.end_record(DEMO, job_id) or execution.recorded
         assert record is not None
         return record
 

@@ -20,9 +20,9 @@ STATUS = {
     403: "not-permitted not-an-approver self-approval",
     404: "not-found plugin-unknown",
     405: "method-not-allowed",
-    409: "blocked local-only not-live-approved admission-expired key-taken-outside job-not-ended job-ended "
-    "already-decided request-voided version-exists release-conflict gate-not-met",
-    410: "job-expired request-expired",
+    409: "blocked local-only not-live-approved session-busy admission-expired key-taken-outside job-not-ended job-ended "
+    "already-decided request-voided version-exists release-conflict gate-not-met callback-answered workspace-exists",
+    410: "job-expired request-expired callback-over",
     412: "action-digest-mismatch",
     413: "payload-too-large",
     415: "unsupported-media-type",
@@ -32,7 +32,7 @@ STATUS = {
     503: "engine-unavailable ledger-unavailable blobs-unavailable admission-unknown",
     504: "http-deadline-exceeded",
 }
-"""api.md, read by hand."""
+"""api.md, read by hand, and the codes of docs/guide.md where it is silent."""
 
 FAILURES = (
     "deadline_exceeded budget_exceeded authority_revoked model_failed tool_failed effect_unknown input_rejected "

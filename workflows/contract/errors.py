@@ -39,6 +39,7 @@ class ProblemCode(StrEnum):
     BLOCKED = "blocked"
     LOCAL_ONLY = "local-only"
     NOT_LIVE_APPROVED = "not-live-approved"
+    SESSION_BUSY = "session-busy"
     ADMISSION_EXPIRED = "admission-expired"
     KEY_TAKEN_OUTSIDE = "key-taken-outside"
     ADMISSION_UNKNOWN = "admission-unknown"
@@ -52,7 +53,10 @@ class ProblemCode(StrEnum):
     REQUEST_VOIDED = "request-voided"
     REQUEST_EXPIRED = "request-expired"
     ACTION_DIGEST_MISMATCH = "action-digest-mismatch"
+    CALLBACK_ANSWERED = "callback-answered"
+    CALLBACK_OVER = "callback-over"
     VERSION_EXISTS = "version-exists"
+    WORKSPACE_EXISTS = "workspace-exists"
     RELEASE_CONFLICT = "release-conflict"
     GATE_NOT_MET = "gate-not-met"
     FEATURE_NOT_AVAILABLE = "feature-not-available"
@@ -92,6 +96,7 @@ PROBLEMS: Mapping[ProblemCode, Problem] = MappingProxyType(
         ProblemCode.BLOCKED: Problem(409, "Not yet: this may not run"),
         ProblemCode.LOCAL_ONLY: Problem(409, "Not yet: this runs locally only"),
         ProblemCode.NOT_LIVE_APPROVED: Problem(409, "Not yet: this is not approved for live execution"),
+        ProblemCode.SESSION_BUSY: Problem(409, "The session's job has not ended", retryable=True),
         ProblemCode.ADMISSION_EXPIRED: Problem(409, "The reservation of this key expired before the job started"),
         ProblemCode.KEY_TAKEN_OUTSIDE: Problem(409, "Another workflow holds this key"),
         ProblemCode.ADMISSION_UNKNOWN: Problem(503, "It is not yet known whether the job started", retryable=True),
@@ -105,6 +110,9 @@ PROBLEMS: Mapping[ProblemCode, Problem] = MappingProxyType(
         ProblemCode.REQUEST_VOIDED: Problem(409, "The request was voided"),
         ProblemCode.REQUEST_EXPIRED: Problem(410, "The request has expired"),
         ProblemCode.ACTION_DIGEST_MISMATCH: Problem(412, "The decision names another action"),
+        ProblemCode.CALLBACK_ANSWERED: Problem(409, "This call has its answer already"),
+        ProblemCode.CALLBACK_OVER: Problem(410, "Nobody waits for this answer any more"),
+        ProblemCode.WORKSPACE_EXISTS: Problem(409, "There is a workspace of this name"),
         ProblemCode.VERSION_EXISTS: Problem(409, "This version exists with other content"),
         ProblemCode.RELEASE_CONFLICT: Problem(409, "The release changed meanwhile"),
         ProblemCode.GATE_NOT_MET: Problem(409, "Not yet: the gate's conditions are not met"),

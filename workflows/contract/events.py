@@ -45,7 +45,7 @@ class EventType(StrEnum):
 
 EVENT_DATA: Mapping[EventType, frozenset[str]] = MappingProxyType(
     {
-        EventType.JOB_QUEUED: frozenset({"plugin", "version", "mode"}),
+        EventType.JOB_QUEUED: frozenset({"plugin", "version", "digest", "mode", "principal", "initiator"}),
         EventType.JOB_HELD: frozenset({"blocker"}),
         EventType.JOB_RELEASED: frozenset(),
         EventType.JOB_STARTED: frozenset(),

@@ -1,7 +1,7 @@
 """What a job is started with, what it carries over a roll-over, and what it shows: the models inside a history.
 
-Models carried in histories tolerate unknown fields and only ever gain fields with defaults, so that gateway and
-worker may be one version apart. They hold references and small verdicts: never inputs, prompts or tool results.
+They tolerate unknown fields and only gain fields with defaults: gateway and worker may be one version apart. They hold
+references and small verdicts, never inputs, prompts or tool results.
 """
 
 from collections.abc import Mapping
@@ -111,9 +111,10 @@ class ApprovalRule(Carried):
 
 
 class ToolRow(Carried):
-    """One row of the dispatch table: all that the loop needs to know of a tool. `timeout_s` is in seconds."""
+    """One row of the dispatch table. Units: seconds. `callback_s`: it answers later, and is waited for so long."""
 
     kind: Literal["http", "mcp", "python", "builtin"]
+    callback_s: float | None = None
     effect: EffectClass
     timeout_s: float
     approval: ApprovalRule = ApprovalRule()
@@ -171,8 +172,6 @@ class Failure(Carried):
 
 
 class PlannedTool(Carried):
-    """A line of a dry run's plan: what this tool would do live, and whom a call would ask."""
-
     tool: ToolName
     effect: EffectClass
     would_ask: str | None
@@ -198,7 +197,7 @@ class JobView(Carried):
 
 
 class SegmentRef(Carried):
-    """Archived events `first`..`last` (inclusive seqs) as a JSON array behind `ref`."""
+    """Archived events `first`..`last` (inclusive) as a JSON array behind `ref`."""
 
     first: int
     last: int
@@ -214,7 +213,7 @@ class EndRecord(Carried):
 
 
 class LoopState(Carried):
-    """All that a roll-over carries to the next run of the same job."""
+    """All that a roll-over carries."""
 
     view: JobView
     seq: int
@@ -232,7 +231,7 @@ class LoopState(Carried):
 
 
 class CallResult(Carried):
-    """What one call of the last turn came to; the model step adds it to the conversation."""
+    """What one call of the last turn came to."""
 
     call: int
     tool: ToolName
@@ -242,7 +241,9 @@ class CallResult(Carried):
 
 
 class JobStart(Carried):
-    """The start input: references, limits and the dispatch table (at most 32 KB)."""
+    """The start input: references, limits, dispatch table (at most 32 KB). `conversation`: of its session so far.
+
+    `roll_over_after`: test knob, history events after which it rolls over; None = as the engine asks."""
 
     workspace: Workspace
     job_id: JobId
@@ -259,20 +260,17 @@ class JobStart(Carried):
     tools: Mapping[ToolName, ToolRow]
     final_by_schema: bool = False
     session: str | None = None
+    conversation: BlobRef | None = None
     retry_of: JobId | None = None
     labels: Mapping[str, str] = {}
     roll_over_after: int | None = None
-    """Test knob: roll over at the first turn boundary after this many history events; None = as the engine asks."""
     heartbeat_s: float = 10.0
     state: LoopState | None = None
 
 
-DISPATCH_TABLE_BYTES = 32 * 1024
-INLINE_RESULT_BYTES = 32 * 1024
+DISPATCH_TABLE_BYTES = INLINE_RESULT_BYTES = 32 * 1024
 SEGMENT_EVENTS = 500
-
-MEMO_START = "job"
-MEMO_STATE = "state"
+MEMO_START, MEMO_STATE = "job", "state"
 
 
 class MemoStart(Carried):
@@ -290,6 +288,7 @@ class MemoStart(Carried):
     session: str | None = None
     retry_of: JobId | None = None
     labels: Mapping[str, str] = {}
+    initiator: Initiator | None = None
 
 
 class Progress(Carried):

@@ -16,6 +16,7 @@ from workflows.contract.job import (
     EffectClass,
     JobView,
     Money,
+    OpenRequest,
     Progress,
     RequestKind,
     SegmentRef,
@@ -32,6 +33,8 @@ class Activity(StrEnum):
     TOOL = "tool"
     READ_DECISION = "read_decision"
     READ_GATE = "read_gate"
+    READ_AUTHORITY = "read_authority"
+    READ_CALLBACK = "read_callback"
     ARCHIVE_EVENTS = "archive_events"
 
 
@@ -40,6 +43,15 @@ class Hint(StrEnum):
 
     DECISION = "decision"
     GATE = "gate"
+    AUTHORITY = "authority"
+    CALLBACK = "callback"
+
+
+class CallbackHint(Carried):
+    """A vendor's answer to call `call` of model step `step` is in the ledger."""
+
+    step: int
+    call: int
 
 
 class DecisionHint(Carried):
@@ -107,9 +119,11 @@ class ToolInput(Carried):
 
 
 class ToolOutput(Carried):
-    """`ok`: 2xx. `error`: a result the model sees (4xx, not JSON, ...). `unknown`: it may have happened."""
+    """`ok`: 2xx. `error`: a result the model sees (4xx, not JSON, ...). `unknown`: it may have happened. `pending`: the
+    tool answers later, by a callback that is waited for until `callback_until`."""
 
-    outcome: Literal["ok", "error", "unknown"]
+    outcome: Literal["ok", "error", "unknown", "pending"]
+    callback_until: Timestamp | None = None
     result_ref: BlobRef | None = None
     message: str
     epoch: int | None = None
@@ -122,10 +136,12 @@ class DecisionInput(Carried):
     action_digest: Digest
     close: bool = False
     expires_at: Timestamp | None = None
+    shown: OpenRequest | None = None
+    """With `close`: the request as it was shown, so that the ledger can still tell of it later."""
 
 
 class Ruling(Carried):
-    """The decision that stands in the ledger for a request, or only votes so far."""
+    """The decision that stands in the ledger for a request, or only votes so far (of people who may still decide)."""
 
     verdict: DecisionVerb | Literal["expired"] | None
     action_digest: Digest | None = None
@@ -142,6 +158,28 @@ class GateOutput(Carried):
 
     open: bool
     revoked: bool = False
+
+
+class AuthorityOutput(Carried):
+    """Whether the job may go on; `reason` is a sentence for the app."""
+
+    revoked: bool
+    reason: str = ""
+
+
+class CallbackInput(Carried):
+    """`close`: nobody waits any more; the answer that was first still counts."""
+
+    step: int
+    call: int
+    close: bool = False
+
+
+class CallbackOutput(Carried):
+    """`outcome` None: no answer."""
+
+    outcome: Literal["ok", "error"] | None
+    result_ref: BlobRef | None = None
 
 
 class ArchiveInput(Carried):

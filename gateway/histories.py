@@ -1,0 +1,105 @@
+"""What histories tell: progress of the newest step, the record at a job's end, and when something changed.
+
+Reads of the engine alone, bounded by their callers' clocks. Trouble is `Refused(ENGINE_UNAVAILABLE)`.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
+from temporalio.api.workflowservice.v1 import (
+    GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
+from temporalio.service import RPCError, RPCStatusCode, WorkflowService
+
+from gateway.records import end_record_of, newest_progress
+from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.ids import JobId, Workspace, workflow_id
+from workflows.contract.job import EndRecord, Progress
+
+LONG_POLL_S = 25.0
+
+
+class Histories:
+    def __init__(self, service: WorkflowService, namespace: str) -> None:
+        self._service = service
+        self._namespace = namespace
+
+    async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
+        """The progress in the input of the newest scheduled step, from the last page of the history."""
+        request = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self._namespace,
+            execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
+            maximum_page_size=20,
+        )
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            page = await self._service.get_workflow_execution_history_reverse(request)
+            return newest_progress(page.history.events)
+        return None
+
+    async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
+        """The record in the close event of a completed or failed execution."""
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=self._namespace,
+            execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
+            history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
+        )
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            page = await self._service.get_workflow_execution_history(request)
+            if page.history.events:
+                return end_record_of(page.history.events[-1])
+        return None
+
+    async def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
+        """Yields when a workflow task was done (nothing else changes a view), one long poll at a time; follows
+        roll-overs; ends with the execution."""
+        execution = WorkflowExecution(workflow_id=workflow_id(workspace, job_id))
+        token = b""
+        while True:
+            request = GetWorkflowExecutionHistoryRequest(
+                namespace=self._namespace,
+                execution=execution,
+                maximum_page_size=1000,
+                next_page_token=token,
+                wait_new_event=True,
+            )
+            try:
+                page = await self._service.get_workflow_execution_history(
+                    request, timeout=timedelta(seconds=LONG_POLL_S)
+                )
+            except RPCError as error:
+                if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                    continue
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    return
+                raise unavailable() from None
+            events, token = page.history.events, page.next_page_token
+            if any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
+                yield
+            if not token:
+                rolled_over = events and events[-1].event_type == (
+                    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+                )
+                if not rolled_over:
+                    return
+
+
+def unavailable() -> Refused:
+    return Refused(
+        ProblemCode.ENGINE_UNAVAILABLE, "The workflow engine does not answer. Try again shortly.", retry_after_s=1
+    )
+
+
+@asynccontextmanager
+async def trouble(ignore: RPCStatusCode | None = None) -> AsyncGenerator[None]:
+    """Turn the engine's trouble into a refusal; `ignore` is swallowed, for the caller to answer after the block."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status is not ignore:
+            raise unavailable() from None
+    except RuntimeError:  # the client connects on first use, and this is how it says that it could not
+        raise unavailable() from None

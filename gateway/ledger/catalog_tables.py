@@ -1,0 +1,71 @@
+"""The tables of what may run: published versions, deployments, releases, promotions."""
+
+from sqlalchemy import Boolean, Column, ForeignKeyConstraint, Index, Integer, Table, UniqueConstraint
+
+from gateway.ledger.column_types import Serial
+from gateway.ledger.tables import instant, json, key, metadata, words
+
+plugin_versions = Table(
+    "plugin_versions",
+    metadata,
+    key("workspace"),
+    key("name"),
+    key("version"),
+    words("digest"),
+    json("manifest"),
+    words("published_by"),
+    instant("published_at"),
+    instant("withdrawn_at", null=True),
+    words("withdrawn_reason", null=True),
+)
+
+deployments = Table(
+    "deployments",
+    metadata,
+    key("workspace"),
+    key("plugin"),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    words("digest"),
+    json("body"),
+    words("by"),
+    instant("at"),
+)
+
+releases = Table(
+    "releases",
+    metadata,
+    key("workspace"),
+    key("plugin"),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    words("version"),
+    words("previous", null=True),
+    words("by"),
+    instant("at"),
+    ForeignKeyConstraint(
+        ["workspace", "plugin", "version"],
+        ["plugin_versions.workspace", "plugin_versions.name", "plugin_versions.version"],
+    ),
+)
+
+promotions = Table(
+    "promotions",
+    metadata,
+    Column("revision", Serial, primary_key=True, autoincrement=True),
+    words("promotion_id"),
+    words("workspace", null=True),
+    words("plugin", null=True),
+    words("version", null=True),
+    words("digest", null=True),
+    words("phase"),
+    words("state"),
+    words("by"),
+    words("approved_by", null=True),
+    words("reason"),
+    Column("break_glass", Boolean, nullable=False),
+    Column("release_held", Boolean, nullable=False),
+    instant("at"),
+    # Without a workspace: the runtime's. The approval of a proposal is a second row; the latest row done is the phase.
+    UniqueConstraint("promotion_id", "state"),
+    Index(None, "workspace", "plugin", "version", "revision"),
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,100 @@
+"""Sessions: a line of jobs that share one snapshot and one conversation; one of them is open at a time.
+
+The first job that names a session creates it and binds its snapshot for ever. `last_job` moves by compare-and-set from
+a job that has ended to the next one, so of racing submissions one wins. The head of the conversation moves on with the
+last job's model steps only.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, and_, bindparam, or_, select, update
+
+from gateway.ledger.tables import columns_of, insert_if_absent, sessions
+from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, PrincipalId, Workspace
+
+
+@dataclass(frozen=True)
+class NewSession:
+    workspace: Workspace
+    session: str
+    plugin: PluginName
+    version: str
+    plugin_digest: Digest
+    snapshot: Digest
+    by: PrincipalId
+    at: datetime
+    last_job: JobId
+
+
+@dataclass(frozen=True)
+class SessionRow(NewSession):
+    """`conversation` is the head of the chain; None until the first answer of a model."""
+
+    conversation: BlobRef | None
+    head_step: int
+    head_attempt: int
+
+
+_COLUMNS = columns_of(SessionRow, sessions)
+_INSERT = insert_if_absent(sessions).returning(sessions.c.session)
+_THIS = (sessions.c.workspace == bindparam("of_workspace"), sessions.c.session == bindparam("of_session"))
+_FIND = select(*_COLUMNS).where(*_THIS)
+_NEXT = (
+    update(sessions)
+    .where(*_THIS, sessions.c.last_job == bindparam("expected"))
+    .values(last_job=bindparam("next_job"), head_step=0, head_attempt=0)
+    .returning(sessions.c.session)
+)
+_HEAD = (
+    update(sessions)
+    .where(
+        *_THIS,
+        sessions.c.last_job == bindparam("of_job"),
+        or_(
+            sessions.c.head_step < bindparam("step"),
+            and_(sessions.c.head_step == bindparam("step"), sessions.c.head_attempt <= bindparam("attempt")),
+        ),
+    )
+    .values(conversation=bindparam("head"), head_step=bindparam("step"), head_attempt=bindparam("attempt"))
+)
+
+
+def find_session(conn: Connection, workspace: Workspace, session: str) -> SessionRow | None:
+    row = conn.execute(_FIND, {"of_workspace": workspace, "of_session": session}).first()
+    return None if row is None else SessionRow(*row)
+
+
+def open_session(conn: Connection, new: NewSession) -> bool:
+    """Creates the session with its first job; False when there is one of this name already."""
+    values = {**vars(new), "conversation": None, "head_step": 0, "head_attempt": 0}
+    return conn.execute(_INSERT, values).first() is not None
+
+
+def continue_session(conn: Connection, workspace: Workspace, session: str, *, after: JobId, job_id: JobId) -> bool:
+    """Makes `job_id` the session's job in place of `after`, which has ended; False when another was first."""
+    of = {"of_workspace": workspace, "of_session": session, "expected": after, "next_job": job_id}
+    return conn.execute(_NEXT, of).first() is not None
+
+
+def move_head(
+    conn: Connection,
+    workspace: Workspace,
+    session: str,
+    *,
+    job_id: JobId,
+    step: int,
+    attempt: int,
+    conversation: BlobRef,
+) -> None:
+    """The conversation as of this attempt's answer; an older step or attempt, or a job that is not the last, moves
+    nothing."""
+    of = {
+        "of_workspace": workspace,
+        "of_session": session,
+        "of_job": job_id,
+        "step": step,
+        "attempt": attempt,
+        "head": conversation,
+    }
+    conn.execute(_HEAD, of)
