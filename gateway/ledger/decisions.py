@@ -4,7 +4,7 @@ A vote and the verdict it brings are one transaction that holds the job's row, s
 can not all win. Who may vote, and whether the digest is the one shown, is checked before; quorum is counted here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -36,7 +36,8 @@ class VoteRow:
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """`answer` is JSON: of an answer or a settlement, else None. `decided_by` is empty when nobody decided."""
+    """`answer` is JSON: of an answer or a settlement, else None. `decided_by` is empty when nobody decided. `shown` is
+    the request as it was shown, as JSON; None in rows of the first release."""
 
     workspace: Workspace
     job_id: JobId
@@ -47,6 +48,7 @@ class DecisionRow:
     reason: str | None
     decided_by: tuple[PrincipalId, ...]
     decided_at: datetime
+    shown: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,19 @@ _FIND = select(*_DECISION).where(*_OF_JOB, decisions.c.request_id == bindparam("
 _LIST = select(*_DECISION).where(*_OF_JOB).order_by(decisions.c.decided_at, decisions.c.request_id)
 
 
-def cast_vote(conn: Connection, vote: VoteRow, *, quorum: int, answer: Any = None) -> VoteResult:
-    """Records the vote, and the verdict when it is reached: `quorum` distinct people for approve, one for the rest."""
+def cast_vote(
+    conn: Connection,
+    vote: VoteRow,
+    *,
+    quorum: int,
+    answer: Any = None,
+    shown: Mapping[str, Any] | None = None,
+    may_decide: Callable[[PrincipalId], bool] = lambda _: True,
+) -> VoteResult:
+    """Records the vote, and the verdict when it is reached: `quorum` distinct people for approve, one for the rest.
+
+    Earlier votes count only while `may_decide` still says yes of who gave them; it is asked with the job's row held.
+    """
     if not lock_job(conn, vote.workspace, vote.job_id):
         return NoSuchJob()
     cast = list_votes(conn, vote.workspace, vote.job_id, vote.request_id)
@@ -131,10 +144,10 @@ def cast_vote(conn: Connection, vote: VoteRow, *, quorum: int, answer: Any = Non
         conn.execute(_CAST, vars(vote))
         _record(conn, vote, "request.voted", by=vote.principal)
         cast = [*cast, vote]
-    agreed = [other for other in cast if _same(other, vote)]
+    agreed = [other for other in cast if _same(other, vote) and may_decide(other.principal)]
     if vote.decision == "approve" and len(agreed) < quorum:
         return Counted(len(agreed), quorum)
-    decision = _decide(conn, vote, agreed, answer)
+    decision = _decide(conn, vote, agreed, answer, shown)
     _record(conn, vote, "request.decided", by=vote.principal)
     return Decided(decision, repeated=False)
 
@@ -148,6 +161,7 @@ def close_request(
     verdict: ClosedBy,
     action_digest: Digest,
     at: datetime,
+    shown: Mapping[str, Any] | None = None,
 ) -> DecisionRow | None:
     """Nobody decided in time, or the job was stopped. Returns the verdict that stands: this one, or who was first.
 
@@ -155,7 +169,7 @@ def close_request(
     """
     if not lock_job(conn, workspace, job_id):
         return None
-    row = DecisionRow(workspace, job_id, request_id, verdict, action_digest, None, None, (), at)
+    row = DecisionRow(workspace, job_id, request_id, verdict, action_digest, None, None, (), at, shown)
     inserted = conn.execute(_DECIDE, vars(row)).first()
     if inserted is None:
         return find_decision(conn, workspace, job_id, request_id)
@@ -170,9 +184,12 @@ def expire_request(
     *,
     action_digest: Digest,
     at: datetime,
+    shown: Mapping[str, Any] | None = None,
 ) -> DecisionRow | None:
     """`close_request` with the verdict `expired`: expiry is never yes, and a vote that was first stands."""
-    return close_request(conn, workspace, job_id, request_id, verdict="expired", action_digest=action_digest, at=at)
+    return close_request(
+        conn, workspace, job_id, request_id, verdict="expired", action_digest=action_digest, at=at, shown=shown
+    )
 
 
 def find_decision(conn: Connection, workspace: Workspace, job_id: JobId, request_id: RequestId) -> DecisionRow | None:
@@ -192,7 +209,9 @@ def list_votes(conn: Connection, workspace: Workspace, job_id: JobId, request_id
     return [VoteRow(*row) for row in conn.execute(_VOTES, of)]
 
 
-def _decide(conn: Connection, vote: VoteRow, agreed: Iterable[VoteRow], answer: Any) -> DecisionRow:
+def _decide(
+    conn: Connection, vote: VoteRow, agreed: Iterable[VoteRow], answer: Any, shown: Mapping[str, Any] | None
+) -> DecisionRow:
     decision = DecisionRow(
         vote.workspace,
         vote.job_id,
@@ -203,6 +222,7 @@ def _decide(conn: Connection, vote: VoteRow, agreed: Iterable[VoteRow], answer: 
         vote.reason,
         tuple(other.principal for other in agreed),
         vote.at,
+        shown,
     )
     row = conn.execute(_DECIDE, vars(decision)).first()
     if row is None:
