@@ -17,12 +17,15 @@ from sqlalchemy import Connection
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import GrantRow, NewGrant, insert_grant
 from gateway.ledger.phases import NewPromotion, insert_promotion, runtime_phase
-from gateway.manifest import DeclaredLimits
+from gateway.manifest import DecimalText, DeclaredLimits
 from gateway.scopes import DEMO, Action, Caller
 from workflows.contract.ids import PluginName, PrincipalId
 from workflows.contract.job import Phase
 
 EVERY = "*"
+
+PYTHON_TOOLS = "tools:python"
+"""An action without a scope: a job whose principal has it may run code inside the worker."""
 
 ADMIN_ACTIONS = tuple(action.value for action in Action if action is not Action.JOBS_DECIDE)
 """What a workspace's first principal gets: whoever runs it does not also decide in it."""
@@ -38,6 +41,11 @@ class GrantLimits(DeclaredLimits):
     """What a grant bounds beside the limits of a job; an absent one is not bounded."""
 
     max_concurrent_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
+    max_tokens_per_day: int | None = Field(default=None, ge=1, le=10**12)
+    max_cost_usd_per_day: DecimalText | None = None
+    """Used up by all jobs of the principal in the last 24 hours."""
+    tools: tuple[str, ...] | None = Field(default=None, max_length=128)
+    """The tools that its jobs may call."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +79,30 @@ def granted(grants: Iterable[GrantRow], action: Action, plugin: PluginName | Non
     return Allowed(effective_limits(fitting))
 
 
+def may_run_python(grants: Iterable[GrantRow], plugin: PluginName, now: datetime) -> bool:
+    """Whether a grant names `tools:python` for this plugin. `*` does not: such code sees the worker's environment."""
+    return any(
+        PYTHON_TOOLS in grant.actions and _in_force(grant, now) and _on_plugin(grant, plugin) for grant in grants
+    )
+
+
 def effective_limits(grants: Iterable[GrantRow]) -> GrantLimits:
     """Per limit, the widest that one of these grants gives; unbounded where one of them does not bound it."""
     limits = [GrantLimits.model_validate(grant.limits) for grant in grants]
     cost = _widest(None if limit.max_cost_usd is None else Decimal(limit.max_cost_usd) for limit in limits)
+    cost_per_day = _widest(
+        None if limit.max_cost_usd_per_day is None else Decimal(limit.max_cost_usd_per_day) for limit in limits
+    )
+    tools = [limit.tools for limit in limits]
     return GrantLimits(
         max_steps=_widest(limit.max_steps for limit in limits),
         max_duration_seconds=_widest(limit.max_duration_seconds for limit in limits),
         max_cost_usd=None if cost is None else f"{cost:f}",
         max_tokens=_widest(limit.max_tokens for limit in limits),
         max_concurrent_jobs=_widest(limit.max_concurrent_jobs for limit in limits),
+        max_tokens_per_day=_widest(limit.max_tokens_per_day for limit in limits),
+        max_cost_usd_per_day=None if cost_per_day is None else f"{cost_per_day:f}",
+        tools=None if None in tools else tuple(sorted({name for names in tools for name in names or ()})),
     )
 
 
@@ -97,12 +119,16 @@ def _widest(bounds: Iterable[_N | None]) -> _N | None:
 
 
 def _fits(grant: GrantRow, action: Action, plugin: PluginName | None, now: datetime) -> bool:
-    return (
-        grant.revoked_at is None
-        and (grant.expires_at is None or now < grant.expires_at)
-        and (action.value in grant.actions or EVERY in grant.actions)
-        and (plugin is None or plugin in grant.plugins or EVERY in grant.plugins)
-    )
+    named = action.value in grant.actions or EVERY in grant.actions
+    return named and _in_force(grant, now) and _on_plugin(grant, plugin)
+
+
+def _in_force(grant: GrantRow, now: datetime) -> bool:
+    return grant.revoked_at is None and (grant.expires_at is None or now < grant.expires_at)
+
+
+def _on_plugin(grant: GrantRow, plugin: PluginName | None) -> bool:
+    return plugin is None or plugin in grant.plugins or EVERY in grant.plugins
 
 
 async def seed_demo(ledger: Ledger) -> None:

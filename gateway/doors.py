@@ -20,6 +20,7 @@ from gateway.admission import Admission
 from gateway.allowlist import CredentialPolicy
 from gateway.authority import Denied, decide
 from gateway.blobs import Blobs
+from gateway.changes import Changes
 from gateway.jobrequest import invalid
 from gateway.judging import Judge
 from gateway.ledger.engine import Ledger
@@ -48,6 +49,7 @@ class Doors:
     snapshots: Snapshots
     engine: Engine
     admission: Admission
+    changes: Changes
     verifier: TokenVerifier
 
 
@@ -63,6 +65,9 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         judge = Judge(snapshots, CredentialPolicy.load(settings), settings)
         admission = Admission(ledger, judge, engine, telemetry.metrics)
         stack.push_async_callback(admission.close)
+        changes = Changes(ledger, engine, settings.sweep_s)
+        sweeping = asyncio.create_task(changes.run())
+        stack.callback(sweeping.cancel)
         yield Doors(
             settings=settings,
             telemetry=telemetry,
@@ -71,6 +76,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             snapshots=snapshots,
             engine=engine,
             admission=admission,
+            changes=changes,
             verifier=verifier_of(settings),
         )
 

@@ -18,11 +18,13 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import (
     Client,
     Interceptor,
+    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
 )
 from temporalio.common import (
+    Priority,
     RawValue,
     SearchAttributeKey,
     SearchAttributePair,
@@ -117,6 +119,7 @@ class Engine:
                         SearchAttributePair(STATUS, "queued"),
                     ]
                 ),
+                priority=Priority(fairness_key=start.workspace),
                 static_summary=f"{start.job_id} · {start.plugin.name} {start.plugin.version}"[:200],
             )
         except WorkflowAlreadyStartedError:
@@ -208,6 +211,27 @@ class Engine:
                 if ids and memo and recorded:
                     found.append(Waiting(ids[1], memo, recorded))
         return tuple(found)
+
+    async def ended_since(self, since: datetime) -> list[tuple[Workspace, JobId]]:
+        """Jobs that closed after `since` (visibility lags by a second or two). A run that was replaced by a reset is
+        no end: the job is looked at."""
+        found: list[tuple[Workspace, JobId]] = []
+        async with trouble():
+            listed = self._client.list_workflows(
+                f"WorkflowType = '{WORKFLOW_TYPE}' AND CloseTime > '{since:%Y-%m-%dT%H:%M:%S.%fZ}' "
+                "AND ExecutionStatus != 'ContinuedAsNew'",
+                page_size=1000,
+            )
+            async for row in listed:
+                ids = split_workflow_id(row.id)
+                if ids is None:
+                    continue
+                if row.status is WorkflowExecutionStatus.TERMINATED:
+                    current = await self.describe(*ids)
+                    if current is not None and current.ending is None:
+                        continue
+                found.append(ids)
+        return found
 
     async def reachable(self) -> None:
         """Raises Refused(ENGINE_UNAVAILABLE) unless the engine answers for our namespace."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
-from gateway.ledger.authority_tables import authorities
+from gateway.ledger.authority_tables import authorities, grants
 from gateway.ledger.tables import columns_of, insert_if_absent
 from workflows.contract.ids import Digest, JobId, PluginName, PrincipalId, Workspace
 
@@ -50,6 +50,7 @@ _COLUMNS = columns_of(AuthorityRow, authorities)
 _INSERT = insert_if_absent(authorities)
 _THIS = (authorities.c.workspace == bindparam("of_workspace"), authorities.c.job_id == bindparam("of_job"))
 _FIND = select(*_COLUMNS).where(*_THIS)
+_HOLD = _FIND.with_for_update(read=True)
 _RENEW = (
     update(authorities)
     .where(*_THIS, authorities.c.revoked_at.is_(None), authorities.c.expires_at < bindparam("until"))
@@ -77,8 +78,10 @@ def replace_authority(conn: Connection, new: NewAuthority) -> None:
     conn.execute(changed, {"of_workspace": new.workspace, "of_job": new.job_id})
 
 
-def find_authority(conn: Connection, workspace: Workspace, job_id: JobId) -> AuthorityRow | None:
-    row = conn.execute(_FIND, {"of_workspace": workspace, "of_job": job_id}).first()
+def find_authority(conn: Connection, workspace: Workspace, job_id: JobId, *, hold: bool = False) -> AuthorityRow | None:
+    """`hold`: nobody takes it away before the transaction ends (SQLite has one writer at a time anyway)."""
+    query = _HOLD if hold else _FIND
+    row = conn.execute(query, {"of_workspace": workspace, "of_job": job_id}).first()
     return None if row is None else AuthorityRow(*row)
 
 
@@ -102,6 +105,17 @@ def mark_ended(conn: Connection, jobs: Iterable[tuple[Workspace, JobId]], at: da
 def mark_open(conn: Connection, workspace: Workspace, job_id: JobId) -> None:
     """A job that calls is open, whatever was known of it before."""
     conn.execute(_REOPEN, {"of_workspace": workspace, "of_job": job_id})
+
+
+def principals_expired(conn: Connection, *, since: datetime, until: datetime) -> list[tuple[Workspace, PrincipalId]]:
+    """Whose grants reached the end of their time after `since` and not after `until`."""
+    rows = conn.execute(
+        select(grants.c.workspace, grants.c.principal)
+        .where(grants.c.expires_at > since, grants.c.expires_at <= until, grants.c.revoked_at.is_(None))
+        .distinct()
+        .order_by(grants.c.workspace, grants.c.principal)
+    )
+    return [(workspace, principal) for workspace, principal in rows]
 
 
 def open_authorities(

@@ -1,0 +1,206 @@
+"""Changes that concern running jobs: authority is taken away in the change's own transaction, hints follow it.
+
+The ledger is the fact and a hint is only its messenger: whoever calls reads the ledger again, so a hint that is lost
+delays and never permits. Every API and worker process delivers what nobody has delivered yet, at once after a change of
+its own and every `sweep_s` seconds; hints may come twice. A job admitted while a change was made finds it when its
+acceptance is recorded (`accept_job`).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection
+
+from gateway.authority import Action, Denied, granted
+from gateway.ledger.authorities import (
+    AuthorityRow,
+    find_authority,
+    mark_ended,
+    open_authorities,
+    principals_expired,
+    revoke_authority,
+)
+from gateway.ledger.engine import Ledger
+from gateway.ledger.grants import grants_of
+from gateway.ledger.journal import (
+    ChangeRow,
+    announce,
+    changes_since,
+    latest_change,
+    mark_delivered,
+    record,
+    undelivered_changes,
+)
+from gateway.ledger.receipts import ReceiptRow, accept
+from gateway.telemetry import log
+from gateway.temporal import Engine
+from workflows.contract.errors import Refused
+from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace
+
+GRANT_GONE = "The grants that this job ran on were revoked."
+GRANT_EXPIRED = "The grants that this job ran on have expired."
+KEY_GONE = "The API key that submitted this job was revoked."
+AT_ONCE = 16
+CHANGES_A_SWEEP = 100
+ENDED_EVERY_S = 10.0
+LOOK_BACK = timedelta(days=1)
+"""How far a process that has just started looks back for grants that expired and jobs that ended unseen."""
+OVERLAP = timedelta(minutes=1)
+
+
+def withdraw_authority(
+    conn: Connection, workspace: Workspace, principal: PrincipalId, *, by: str, at: datetime, reason: str = GRANT_GONE
+) -> list[JobId]:
+    """Takes the authority of the principal's open jobs that its remaining grants do not cover. For ever: a later grant
+    brings none back. Call it after the grants are revoked, in the same transaction."""
+    grants = grants_of(conn, workspace, principal, at)
+    uncovered = [
+        row
+        for row in open_authorities(conn, workspace, principal=principal)
+        if isinstance(granted(grants, Action.JOBS_SUBMIT, row.plugin, at), Denied)
+    ]
+    return _withdraw(conn, uncovered, by=by, at=at, reason=reason)
+
+
+def withdraw_credential(conn: Connection, workspace: Workspace, key_id: str, *, by: str, at: datetime) -> list[JobId]:
+    """Takes the authority of the open jobs that this API key submitted; in the transaction that revokes the key."""
+    rows = open_authorities(conn, workspace, credential=key_id)
+    return _withdraw(conn, rows, by=by, at=at, reason=KEY_GONE)
+
+
+def accept_job(conn: Connection, row: ReceiptRow, at: datetime) -> bool:
+    """Records that the engine knows the job, and looks at what changed since its admission looked. True: the job was
+    admitted on something that was taken away at that very moment, or that it should look at, and must be told."""
+    accept(conn, row.workspace, row.job_id, at)
+    authority = find_authority(conn, row.workspace, row.job_id)
+    if authority is None or latest_change(conn, row.workspace) == authority.seen_change:
+        return False
+    since = changes_since(conn, row.workspace, authority.seen_change)
+    if any(change.kind == "key" and change.subject == authority.credential for change in since):
+        _withdraw(conn, [authority], by="admission", at=at, reason=KEY_GONE)
+    elif any(change.kind == "revocation" and change.subject == authority.principal for change in since):
+        # A grant made after the revocation is no authority for what was admitted before it.
+        grants = grants_of(conn, row.workspace, authority.principal, at)
+        before = [grant for grant in grants if grant.at <= authority.minted_at]
+        if isinstance(granted(before, Action.JOBS_SUBMIT, authority.plugin, at), Denied):
+            _withdraw(conn, [authority], by="admission", at=at, reason=GRANT_GONE)
+    return any(_concerns(change, authority) for change in since)
+
+
+def _withdraw(conn: Connection, rows: Iterable[AuthorityRow], *, by: str, at: datetime, reason: str) -> list[JobId]:
+    taken: list[JobId] = []
+    for row in rows:
+        if revoke_authority(conn, row.workspace, row.job_id, reason=reason, at=at):
+            record(conn, row.workspace, at=at, actor=by, action="authority.revoked", subject=row.job_id)
+            taken.append(row.job_id)
+    return taken
+
+
+def _concerns(change: ChangeRow, job: AuthorityRow) -> bool:
+    match change.kind:
+        case "revocation":
+            return change.subject == job.principal
+        case "key":
+            return change.subject == job.credential
+        case "phase" | "withdrawal":
+            return change.subject in ("runtime", f"{job.plugin}@{job.version}")
+        case _:
+            return False
+
+
+def _concerned(conn: Connection, change: ChangeRow) -> list[AuthorityRow]:
+    """The open jobs that should look at the ledger again."""
+    match change.kind:
+        case "revocation":
+            return open_authorities(conn, change.workspace, principal=PrincipalId(change.subject))
+        case "key":
+            return open_authorities(conn, change.workspace, credential=change.subject)
+        case "phase" | "withdrawal" if change.subject == "runtime":
+            return open_authorities(conn, None)
+        case "phase" | "withdrawal":
+            plugin, _, version = change.subject.partition("@")
+            return open_authorities(conn, change.workspace, plugin=PluginName(plugin), version=version)
+        case _:
+            return []
+
+
+class Changes:
+    """One per process. `run` delivers until it is cancelled; `wake` makes it look at once."""
+
+    def __init__(self, ledger: Ledger, engine: Engine, every_s: float) -> None:
+        self._ledger = ledger
+        self._engine = engine
+        self._every_s = every_s
+        self._woken = asyncio.Event()
+        self._expiries_seen = datetime.now(UTC) - LOOK_BACK
+        self._ends_seen = datetime.now(UTC) - LOOK_BACK
+        self._ends_due = 0.0
+
+    def wake(self) -> None:
+        """Something was changed and committed in this process."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._expire()
+                await self.deliver()
+                if loop.time() >= self._ends_due:
+                    await self._note_ends()
+                    self._ends_due = loop.time() + ENDED_EVERY_S
+            except Refused as refused:
+                log.info("changes are not delivered now", code=refused.code)
+            except Exception as error:  # noqa: BLE001 - the next sweep tries again; a silent end would tell nobody
+                log.error("the sweep for changes failed", exc_info=error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), self._every_s)
+            self._woken.clear()
+
+    async def deliver(self) -> int:
+        """Tells the jobs concerned of every change that nobody has delivered; how many there were. Raises Refused."""
+        changes = await self._ledger.read(lambda conn: undelivered_changes(conn, limit=CHANGES_A_SWEEP))
+        for change in changes:
+            jobs = await self._ledger.read(lambda conn, one=change: _concerned(conn, one))
+            await self._tell(jobs, gate=change.kind == "phase")
+            await self._ledger.write(lambda conn, one=change: mark_delivered(conn, one.change_no, datetime.now(UTC)))
+        return len(changes)
+
+    async def tell(self, workspace: Workspace, job_id: JobId) -> None:
+        """One job should look at the ledger."""
+        await self._engine.hint_authority(workspace, job_id)
+
+    async def _tell(self, jobs: list[AuthorityRow], *, gate: bool) -> None:
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        async def tell(job: AuthorityRow) -> None:
+            async with at_once:
+                known = await self._engine.hint_authority(job.workspace, job.job_id)
+                if known and gate:
+                    await self._engine.hint_gate(job.workspace, job.job_id)
+
+        await asyncio.gather(*(tell(job) for job in jobs))
+
+    async def _expire(self) -> None:
+        """A grant whose time is over is gone like a revoked one, and nobody says so but the clock."""
+        since, now = self._expiries_seen, datetime.now(UTC)
+        expired = await self._ledger.read(lambda conn: principals_expired(conn, since=since, until=now))
+
+        def withdraw(conn: Connection) -> None:
+            for workspace, principal in expired:
+                if withdraw_authority(conn, workspace, principal, by="clock", at=now, reason=GRANT_EXPIRED):
+                    announce(conn, workspace, at=now, kind="revocation", subject=principal)
+
+        if expired:
+            await self._ledger.write(withdraw)
+        self._expiries_seen = now - OVERLAP
+
+    async def _note_ends(self) -> None:
+        """Jobs that the engine has closed are open no more."""
+        now = datetime.now(UTC)
+        ended = await self._engine.ended_since(self._ends_seen)
+        if ended:
+            await self._ledger.write(lambda conn: mark_ended(conn, ended, now))
+        self._ends_seen = now - OVERLAP
