@@ -6,8 +6,6 @@ permit when the connection stands. Its outcome is in the ledger before anybody h
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
@@ -15,36 +13,21 @@ from gateway.actions import action_digest, load_args
 from gateway.allowlist import CredentialPolicy
 from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
-from gateway.calls.credentials import Scrubber, resolve_credential
-from gateway.calls.egress import BeforeBytes, Door, NotSent, OutboundCall, ReplyLost, ReplyTooLarge
-from gateway.calls.http_tool import ToolOutcome, ToolRequest, build_request
+from gateway.calls.egress import BeforeBytes, Door, NotSent, ReplyLost
+from gateway.calls.http_call import HttpCalls
+from gateway.calls.http_tool import ToolOutcome
+from gateway.calls.kinds import Exchange, Kind, Prepared, Stamp
 from gateway.calls.permits import Permits
-from gateway.calls.replies import MAX_RESULT_BYTES, OUTCOME_OF, outcome_of, outcome_too_large, result_bytes, sentence
+from gateway.calls.replies import OUTCOME_OF, result_bytes, sentence
 from gateway.calls.writes import Writes
 from gateway.cedar import compile_policy
-from gateway.deployments import Connection
 from gateway.ledger.effects import Intent
 from gateway.ledger.receipts import ReceiptRow
-from gateway.manifest import HttpCall, Tool
+from gateway.manifest import Tool
 from gateway.snapshots import Snapshot, SnapshotMismatch, Snapshots
-from gateway.telemetry import traceparent
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import BlobRef, Digest, RequestId, effect_id
+from workflows.contract.ids import BlobRef, Digest, effect_id
 from workflows.contract.steps import ToolInput, ToolOutput
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A call that may be made, as it will leave; `request_id` is set where the policy asks a person."""
-
-    attempt: Attempt
-    receipt: ReceiptRow
-    tool: Tool
-    http: HttpCall
-    connection: Connection
-    request: ToolRequest
-    digest: Digest
-    request_id: RequestId | None
 
 
 class CallGateway:
@@ -59,33 +42,37 @@ class CallGateway:
         blobs: Blobs,
         credentials: CredentialPolicy,
     ) -> None:
-        self._door = door
+        self._http = HttpCalls(door, credentials)
         self._permits = permits
         self._writes = writes
         self._snapshots = snapshots
         self._blobs = blobs
-        self._credentials = credentials
 
     async def call(self, asked: ToolInput) -> ToolOutput:
         attempt = current_attempt()
         receipt = await self._permits.admit(attempt)
         prepared = await self._prepare(attempt, receipt, asked)
-        if prepared.tool.effect == "read":
+        exchange = await self._kind(prepared.tool).ready(prepared)
+        if prepared.effect == "read":
             if prepared.request_id is not None:
                 await self._permits.need_decision(attempt, prepared.request_id, prepared.digest)
-            return await self._read(prepared)
+            return await self._read(prepared, exchange)
         intent = self._intent(prepared, asked)
 
         async def send(epoch: int, before_bytes: BeforeBytes) -> ToolOutcome:
-            headers = {"Idempotency-Key": intent.effect_id, "Jobgate-Epoch": str(epoch)}
-            return await self._exchange(prepared, headers, before_bytes)
+            return await exchange(Stamp(intent.effect_id, epoch), before_bytes)
 
         return await self._writes.run(attempt, intent, send, timeout_s=prepared.tool.timeout_seconds)
+
+    def _kind(self, tool: Tool) -> Kind:
+        if tool.http is None:
+            raise StepError(StepCode.REJECTED, "The plugin has no such tool.")
+        return self._http
 
     async def _prepare(self, attempt: Attempt, receipt: ReceiptRow, asked: ToolInput) -> Prepared:
         snapshot = await load_snapshot(self._snapshots, receipt)
         tool = snapshot.bundle.manifest.tool(asked.tool)
-        if tool is None or tool.http is None or tool.effect != asked.effect:
+        if tool is None or tool.effect != asked.effect:
             raise StepError(StepCode.REJECTED, "The plugin has no such tool.")
         args = await load_args(self._blobs, attempt.workspace, asked.args_ref)
         digest = _digest(tool, snapshot, args)
@@ -97,21 +84,21 @@ class CallGateway:
             raise StepError(StepCode.REJECTED, verdict.reason)
         if verdict.verdict == "ask" and asked.request_id is None:
             raise StepError(StepCode.REJECTED, "The policy asks a person first, and nobody was asked.")
-        connection = snapshot.deployment.connections[tool.http.connection]
+        called = tool.http or tool.mcp
         return Prepared(
             attempt=attempt,
             receipt=receipt,
             tool=tool,
-            http=tool.http,
-            connection=connection,
-            request=build_request(tool.http.method, tool.http.path, connection.base_url, args),
+            effect=tool.effect,
+            args=args,
+            connection=None if called is None else snapshot.deployment.connections[called.connection],
             digest=digest,
             request_id=asked.request_id if verdict.verdict == "ask" else None,
         )
 
     def _intent(self, prepared: Prepared, asked: ToolInput) -> Intent:
         attempt, tool = prepared.attempt, prepared.tool
-        assert tool.effect != "read"
+        assert prepared.effect != "read"
         effect = effect_id(attempt.workspace, attempt.job_id, asked.step, asked.call, prepared.digest)
         if effect != asked.effect_id:
             raise StepError(StepCode.REJECTED, "The effect is not the one that was proposed.")
@@ -122,17 +109,15 @@ class CallGateway:
             step=asked.step,
             call=asked.call,
             tool=tool.name,
-            effect=tool.effect,
+            effect=prepared.effect,
             action_digest=prepared.digest,
             request_id=prepared.request_id,
             attempt=asked.attempt,
         )
 
-    # ---- sending
-
-    async def _read(self, prepared: Prepared) -> ToolOutput:
+    async def _read(self, prepared: Prepared, exchange: Exchange) -> ToolOutput:
         try:
-            outcome = await self._exchange(prepared, {}, None)
+            outcome = await exchange(Stamp(), None)
         except NotSent as failure:
             raise StepError(StepCode.CONNECT_REFUSED, failure.reason) from None
         except ReplyLost as failure:
@@ -140,43 +125,6 @@ class CallGateway:
         ref = BlobRef(await self._blobs.put(prepared.attempt.workspace, result_bytes(outcome)))
         message = sentence(prepared.tool.name, outcome.state, outcome.message)
         return ToolOutput(outcome=OUTCOME_OF[outcome.state], result_ref=ref, message=message)
-
-    async def _exchange(
-        self, prepared: Prepared, more_headers: Mapping[str, str], before_bytes: BeforeBytes | None
-    ) -> ToolOutcome:
-        """The credential enters here and nowhere else, and what comes back is free of it."""
-        tool, credential = prepared.tool, prepared.connection.credential
-        headers = {"Jobgate-Job": prepared.attempt.job_id, **more_headers}
-        if (parent := traceparent()) is not None:
-            headers["traceparent"] = parent
-        if prepared.request.body is not None:
-            headers["Content-Type"] = "application/json"
-        scrubber = Scrubber(())
-        if credential is not None:
-            secret = resolve_credential(
-                self._credentials,
-                credential.ref,
-                workspace=prepared.attempt.workspace,
-                base_url=prepared.connection.base_url,
-            )
-            injected = credential.prefix + secret.reveal()
-            scrubber = Scrubber([secret], [injected])
-            headers[credential.header] = injected
-        left_s = (prepared.receipt.deadline_at - datetime.now(UTC)).total_seconds()
-        call = OutboundCall(
-            method=prepared.http.method,
-            url=prepared.request.url,
-            headers=headers,
-            body=prepared.request.body,
-            allow_private=prepared.connection.allow_private,
-            timeout_s=max(min(tool.timeout_seconds, left_s), 0.0),
-            max_bytes=MAX_RESULT_BYTES,
-        )
-        try:
-            reply = await self._door.send(call, before_bytes=before_bytes)
-        except ReplyTooLarge as failure:
-            return outcome_too_large(tool.effect, failure)
-        return outcome_of(tool.effect, reply, scrubber)
 
 
 async def load_snapshot(snapshots: Snapshots, receipt: ReceiptRow) -> Snapshot:

@@ -1,0 +1,43 @@
+"""Tools of kind `http`: one request through the door, and its reply as an outcome that is free of the credential."""
+
+from gateway.allowlist import CredentialPolicy
+from gateway.calls.egress import BeforeBytes, Door, OutboundCall, ReplyTooLarge
+from gateway.calls.http_tool import ToolOutcome, build_request
+from gateway.calls.kinds import Exchange, Prepared, Stamp, inject
+from gateway.calls.replies import MAX_RESULT_BYTES, outcome_of, outcome_too_large
+
+
+class HttpCalls:
+    """One per process."""
+
+    def __init__(self, door: Door, credentials: CredentialPolicy) -> None:
+        self._door = door
+        self._credentials = credentials
+
+    async def ready(self, prepared: Prepared) -> Exchange:
+        http, connection = prepared.tool.http, prepared.connection
+        assert http is not None
+        assert connection is not None
+        request = build_request(http.method, http.path, connection.base_url, prepared.args)
+
+        async def exchange(stamp: Stamp, before_bytes: BeforeBytes | None) -> ToolOutcome:
+            headers = stamp.headers(prepared)
+            if request.body is not None:
+                headers["Content-Type"] = "application/json"
+            injection = inject(self._credentials, connection, prepared.attempt.workspace)
+            call = OutboundCall(
+                method=http.method,
+                url=request.url,
+                headers={**headers, **injection.headers},
+                body=request.body,
+                allow_private=connection.allow_private,
+                timeout_s=prepared.time_s,
+                max_bytes=MAX_RESULT_BYTES,
+            )
+            try:
+                reply = await self._door.send(call, before_bytes=before_bytes)
+            except ReplyTooLarge as failure:
+                return outcome_too_large(prepared.effect, failure)
+            return outcome_of(prepared.effect, reply, injection.scrubber)
+
+        return exchange

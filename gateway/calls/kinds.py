@@ -1,0 +1,92 @@
+"""What every kind of tool is given, and what it owes: one way to make a call ready and one way to send it.
+
+A kind knows how its calls leave. It decides neither whether a call may be made nor what its outcome means for the
+ledger: `gateway.calls.gateway` and `gateway.calls.writes` do.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from gateway.allowlist import CredentialPolicy
+from gateway.calls.attempts import Attempt
+from gateway.calls.credentials import Scrubber, resolve_credential
+from gateway.calls.egress import BeforeBytes
+from gateway.calls.http_tool import ToolOutcome
+from gateway.deployments import Connection
+from gateway.ledger.receipts import ReceiptRow
+from gateway.manifest import Tool
+from gateway.telemetry import traceparent
+from workflows.contract.ids import Digest, EffectId, RequestId, Workspace
+from workflows.contract.job import EffectClass
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call that may be made. `connection` is set for tools that have one, `request_id` where the policy asks a
+    person; `effect` is what was planned: the declared class, or a stricter one."""
+
+    attempt: Attempt
+    receipt: ReceiptRow
+    tool: Tool
+    effect: EffectClass
+    args: Mapping[str, JsonValue]
+    connection: Connection | None
+    digest: Digest
+    request_id: RequestId | None
+
+    @property
+    def time_s(self) -> float:
+        """Seconds that the call may take from now: its own timeout, cut by the deadline."""
+        left_s = (self.receipt.deadline_at - datetime.now(UTC)).total_seconds()
+        return max(min(self.tool.timeout_seconds, left_s), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What one sending carries beside its arguments. A read has neither effect nor epoch."""
+
+    effect_id: EffectId | None = None
+    epoch: int | None = None
+
+    def headers(self, prepared: Prepared) -> dict[str, str]:
+        """Jobgate's own headers, for every kind that speaks HTTP."""
+        headers = {"Jobgate-Job": str(prepared.attempt.job_id)}
+        if (parent := traceparent()) is not None:
+            headers["traceparent"] = parent
+        if self.effect_id is not None:
+            headers["Idempotency-Key"] = self.effect_id
+            headers["Jobgate-Epoch"] = str(self.epoch)
+        return headers
+
+
+Exchange = Callable[[Stamp, BeforeBytes | None], Awaitable[ToolOutcome]]
+"""Sends once. The hook is awaited just before the call leaves, and what it raises comes out as it is: then nothing was
+sent. Raises NotSent, ReplyLost, and StepError for an answer that is worth another attempt."""
+
+
+class Kind(Protocol):
+    async def ready(self, prepared: Prepared) -> Exchange:
+        """Raises StepError for a call that can not be made; nothing has left then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """The headers that hold the credential, and what finds it again in a reply. Without a credential both are empty."""
+
+    headers: Mapping[str, str]
+    scrubber: Scrubber
+
+
+def inject(policy: CredentialPolicy, connection: Connection, workspace: Workspace) -> Injection:
+    """The credential's value enters here and nowhere else. Raises StepError `rejected`."""
+    credential = connection.credential
+    if credential is None:
+        return Injection({}, Scrubber(()))
+    secret = resolve_credential(policy, credential.ref, workspace=workspace, base_url=connection.base_url)
+    value = credential.prefix + secret.reveal()
+    return Injection({credential.header: value}, Scrubber([secret], [value]))
