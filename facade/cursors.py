@@ -1,20 +1,23 @@
 """Cursors: opaque text for clients, and the one place that reads and writes it.
 
 In a job's log a cursor is the seq of the last event seen, or `end` after the derived end of a job that the engine
-ended. In a list it is the receipt's number in disguise, so that nobody computes with it.
+ended. In a list it is the row's number in disguise, so that nobody computes with it.
 """
 
 import base64
 import binascii
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import Event
 
 END = "end"
 _SEQ = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
-_PLACE = re.compile(r"jobs:([1-9][0-9]{0,17})", re.ASCII)
+_PLACE = re.compile(r"([a-z]+):([1-9][0-9]{0,17})", re.ASCII)
+List = Literal["jobs", "audit"]
+"""Which list a cursor was given out for; another one's is refused."""
 
 Cursor = int | None
 """The seq after which to go on; None: after the derived end."""
@@ -37,20 +40,20 @@ def cursor_after(events: Sequence[Event], cursor: Cursor) -> Cursor:
     return events[-1].seq if events else cursor
 
 
-def read_place(text: str) -> int:
-    """The receipt number before which a list goes on."""
+def read_place(text: str, of: List = "jobs") -> int:
+    """The number of the row from which a list goes on: before a receipt, after a line of audit."""
     try:
         plain = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode("ascii")
     except (UnicodeError, binascii.Error, ValueError):
         raise invalid_cursor() from None
     found = _PLACE.fullmatch(plain)
-    if not found:
+    if not found or found[1] != of:
         raise invalid_cursor()
-    return int(found[1])
+    return int(found[2])
 
 
-def write_place(number: int) -> str:
-    return base64.urlsafe_b64encode(f"jobs:{number}".encode()).decode()
+def write_place(number: int, of: List = "jobs") -> str:
+    return base64.urlsafe_b64encode(f"{of}:{number}".encode()).decode()
 
 
 def invalid_cursor() -> Refused:

@@ -50,6 +50,10 @@ _VALID = (
 _LIST = (
     select(*_COLUMNS).where(grants.c.workspace == bindparam("of_workspace")).order_by(grants.c.at, grants.c.grant_id)
 )
+_FIND = select(*_COLUMNS).where(
+    grants.c.workspace == bindparam("of_workspace"), grants.c.grant_id == bindparam("of_grant")
+)
+_EVER = select(*_COLUMNS).where(*_OF_PRINCIPAL).order_by(grants.c.at, grants.c.grant_id)
 _INSERT = insert_if_absent(grants).returning(grants.c.grant_id)
 _REVOKE = update(grants).where(grants.c.revoked_at.is_(None)).values(revoked_at=bindparam("now")).returning(*_COLUMNS)
 _REVOKE_ONE = _REVOKE.where(grants.c.workspace == bindparam("of_workspace"), grants.c.grant_id == bindparam("of_grant"))
@@ -65,6 +69,18 @@ def grants_of(conn: Connection, workspace: Workspace, principal: PrincipalId, no
 def list_grants(conn: Connection, workspace: Workspace) -> list[GrantRow]:
     """All of them, oldest first; revoked and expired ones too."""
     return [_grant(row) for row in conn.execute(_LIST, {"of_workspace": workspace})]
+
+
+def find_grant(conn: Connection, workspace: Workspace, grant_id: str) -> GrantRow | None:
+    """Revoked and expired ones too."""
+    row = conn.execute(_FIND, {"of_workspace": workspace, "of_grant": grant_id}).first()
+    return None if row is None else _grant(row)
+
+
+def grants_ever_of(conn: Connection, workspace: Workspace, principal: PrincipalId) -> list[GrantRow]:
+    """All that the principal was ever given, oldest first."""
+    rows = conn.execute(_EVER, {"of_workspace": workspace, "of_principal": principal})
+    return [_grant(row) for row in rows]
 
 
 def insert_grant(conn: Connection, new: NewGrant) -> bool:
