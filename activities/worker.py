@@ -20,6 +20,7 @@ from temporalio.contrib.opentelemetry import TracingInterceptor
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.boundary import Boundary
+from activities.callbacks import CallbackActivity
 from activities.decisions import LedgerActivities
 from activities.model import ModelActivity
 from activities.providers import Providers
@@ -104,6 +105,7 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
             ToolActivity(calls).tool,
             reads.read_decision,
             reads.read_gate,
+            CallbackActivity(ledger).read_callback,
             reads.archive_events,
         ],
         interceptors=[Boundary(telemetry.metrics)],

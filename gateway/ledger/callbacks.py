@@ -1,32 +1,44 @@
 """Callbacks: results that a vendor sends later, each behind a token that is good once.
 
-A token is kept as its hash. A call has one answer, whichever of its attempts' tokens brings it: answering and closing
-are one transaction that holds the job's row. Nothing is answered past its expiry, a stop or the call's close.
+A token is kept as its hash. A call has one answer, whichever of its attempts' tokens brings it; the answer and what it
+says of a write are one transaction that holds the job's row. `closed_at` means that nobody waits for this token any
+more: the job took the answer, or gave the call up. So what was answered and is not closed is still to be told to the
+job, and tokens of a call that an operator's reset sends again start afresh.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import Connection, and_, bindparam, select, update
 
+from gateway.ledger import effects
+from gateway.ledger.authorities import find_authority
 from gateway.ledger.receipts import lock_job
 from gateway.ledger.stops import find_stop
 from gateway.ledger.tables import callbacks, columns_of, insert_if_absent
 from workflows.contract.ids import BlobRef, EffectId, JobId, ToolName, Workspace
 
 CallOutcome = Literal["ok", "error"]
+Late = Literal["answered", "over"]
 
 
 @dataclass(frozen=True)
-class NewCallback:
-    """`effect_id` and `epoch` name the write whose outcome the answer is; None for a read."""
+class OfCall:
+    """Which call of which job: call `call` of model step `step`."""
 
-    token_hash: str
     workspace: Workspace
     job_id: JobId
     step: int
     call: int
+
+
+@dataclass(frozen=True)
+class NewCallback(OfCall):
+    """`effect_id` and `epoch` name the write whose outcome the answer is; None for a read."""
+
+    token_hash: str
     attempt: int
     tool: ToolName
     effect_id: EffectId | None
@@ -43,8 +55,6 @@ class CallbackRow(NewCallback):
     result_ref: BlobRef | None
 
 
-Late = Literal["answered", "over"]
-
 _COLUMNS = columns_of(CallbackRow, callbacks)
 _INSERT = insert_if_absent(callbacks)
 _FIND = select(*_COLUMNS).where(callbacks.c.token_hash == bindparam("of_token"))
@@ -54,13 +64,24 @@ _OF_CALL = and_(
     callbacks.c.step == bindparam("of_step"),
     callbacks.c.call == bindparam("of_call"),
 )
-_CALL = select(*_COLUMNS).where(_OF_CALL).order_by(callbacks.c.attempt, callbacks.c.token_hash)
+_CALL = select(*_COLUMNS).where(_OF_CALL).order_by(callbacks.c.opened_at, callbacks.c.token_hash)
 _ANSWER = (
     update(callbacks)
-    .where(callbacks.c.token_hash == bindparam("of_token"), callbacks.c.answered_at.is_(None))
+    .where(
+        callbacks.c.token_hash == bindparam("of_token"),
+        callbacks.c.answered_at.is_(None),
+        callbacks.c.closed_at.is_(None),
+    )
     .values(answered_at=bindparam("at"), outcome=bindparam("said"), result_ref=bindparam("ref"))
+    .returning(callbacks.c.token_hash)
 )
 _CLOSE = update(callbacks).where(_OF_CALL, callbacks.c.closed_at.is_(None)).values(closed_at=bindparam("at"))
+_UNTOLD = (
+    select(*_COLUMNS)
+    .where(callbacks.c.answered_at < bindparam("before"), callbacks.c.closed_at.is_(None))
+    .order_by(callbacks.c.answered_at, callbacks.c.token_hash)
+    .limit(bindparam("at_most"))
+)
 
 
 def open_callback(conn: Connection, new: NewCallback) -> None:
@@ -72,36 +93,91 @@ def find_callback(conn: Connection, token_hash: str) -> CallbackRow | None:
     return None if row is None else CallbackRow(*row)
 
 
-def answer_callback(
-    conn: Connection, row: CallbackRow, *, outcome: CallOutcome, result_ref: BlobRef, at: datetime
-) -> Late | None:
-    """Records the answer; else why it is refused: the call has one already, or nobody waits for it any more."""
-    lock_job(conn, row.workspace, row.job_id)
-    tokens = callbacks_of(conn, row.workspace, row.job_id, row.step, row.call)
-    if any(token.answered_at is not None for token in tokens):
+def callbacks_of(conn: Connection, of: OfCall) -> list[CallbackRow]:
+    """Every token of one call, oldest first."""
+    return [CallbackRow(*row) for row in conn.execute(_CALL, _named(of))]
+
+
+def standing_callback(conn: Connection, of: OfCall) -> CallbackRow | None:
+    """The youngest token of the call that may still be answered, or was and is not taken."""
+    return next((row for row in reversed(callbacks_of(conn, of)) if row.closed_at is None), None)
+
+
+def lateness(conn: Connection, row: CallbackRow, at: datetime) -> Late | None:
+    """Why an answer behind this token would be refused now; None where it would count."""
+    tokens = callbacks_of(conn, row)
+    of_one_wait = [token for token in tokens if token.closed_at == row.closed_at]
+    if any(token.answered_at is not None for token in of_one_wait):
         return "answered"
-    over = at >= row.expires_at or any(token.closed_at is not None for token in tokens)
-    if over or find_stop(conn, row.workspace, row.job_id) is not None:
+    if row.closed_at is not None or at >= row.expires_at or find_stop(conn, row.workspace, row.job_id) is not None:
         return "over"
-    conn.execute(_ANSWER, {"of_token": row.token_hash, "at": at, "said": outcome, "ref": result_ref})
+    authority = find_authority(conn, row.workspace, row.job_id)
+    if authority is not None and authority.revoked_at is not None:
+        return "over"
+    if row.effect_id is not None:
+        effect = effects.find_effect(conn, row.effect_id)
+        if effect is None or effect.state not in ("sent", "unknown"):
+            return "over"
     return None
 
 
-def callbacks_of(conn: Connection, workspace: Workspace, job_id: JobId, step: int, call: int) -> list[CallbackRow]:
-    """Every token of one call, by attempt."""
-    of = {"of_workspace": workspace, "of_job": job_id, "of_step": step, "of_call": call}
-    return [CallbackRow(*row) for row in conn.execute(_CALL, of)]
+def answer_callback(
+    conn: Connection, row: CallbackRow, *, outcome: CallOutcome, result_ref: BlobRef, at: datetime
+) -> Late | None:
+    """Records the answer, and as what a write ended; else why it is refused, and then nothing is changed.
+
+    Attempts of an `idempotent_write` are one effect, so a token of an earlier one tells what became of it all the same.
+    """
+    lock_job(conn, row.workspace, row.job_id)
+    late = lateness(conn, row, at)
+    if late is not None:
+        return late
+    said = {"of_token": row.token_hash, "at": at, "said": outcome, "ref": result_ref}
+    if conn.execute(_ANSWER, said).first() is None:
+        return "over"
+    if row.effect_id is not None:
+        _settle(conn, row.effect_id, "confirmed" if outcome == "ok" else "failed", result_ref, at)
+    return None
 
 
-def close_call(
-    conn: Connection, workspace: Workspace, job_id: JobId, step: int, call: int, at: datetime
-) -> CallbackRow | None:
-    """Nobody waits any more. The answer that was first stands and is returned."""
-    lock_job(conn, workspace, job_id)
-    answered = next(
-        (row for row in callbacks_of(conn, workspace, job_id, step, call) if row.answered_at is not None), None
-    )
-    if answered is None:
-        of = {"of_workspace": workspace, "of_job": job_id, "of_step": step, "of_call": call, "at": at}
-        conn.execute(_CLOSE, of)
-    return answered
+def take_answer(conn: Connection, of: OfCall, at: datetime) -> CallbackRow | None:
+    """The call's answer, for the job that waits for it; the same one however often it is asked for. None: not yet."""
+    lock_job(conn, of.workspace, of.job_id)
+    tokens = callbacks_of(conn, of)
+    waiting = [token for token in tokens if token.closed_at is None]
+    if not waiting:
+        last = max((token.closed_at for token in tokens if token.closed_at is not None), default=None)
+        return _answered([token for token in tokens if token.closed_at == last])
+    answer = _answered(waiting)
+    if answer is not None:
+        conn.execute(_CLOSE, {**_named(of), "at": at})
+    return answer
+
+
+def close_call(conn: Connection, of: OfCall, at: datetime) -> CallbackRow | None:
+    """Nobody waits any more. The answer that was first stands and is returned; a write without one is unknown."""
+    answer = take_answer(conn, of, at)
+    if answer is None:
+        conn.execute(_CLOSE, {**_named(of), "at": at})
+        for effect_id in {token.effect_id for token in callbacks_of(conn, of) if token.effect_id is not None}:
+            _settle(conn, effect_id, "unknown", None, at)
+    return answer
+
+
+def untold_answers(conn: Connection, *, before: datetime, limit: int) -> Sequence[CallbackRow]:
+    """Answers that came before `before` and that their jobs have not taken: a hint was lost, or the job has ended."""
+    return [CallbackRow(*row) for row in conn.execute(_UNTOLD, {"before": before, "at_most": limit})]
+
+
+def _answered(tokens: Sequence[CallbackRow]) -> CallbackRow | None:
+    return next((token for token in tokens if token.answered_at is not None), None)
+
+
+def _settle(conn: Connection, effect_id: EffectId, state: effects.Outcome, ref: BlobRef | None, at: datetime) -> None:
+    effect = effects.find_effect(conn, effect_id)
+    if effect is not None:
+        effects.record_outcome(conn, effect_id, effect.epoch, state, ref, at=at)
+
+
+def _named(of: OfCall) -> dict[str, object]:
+    return {"of_workspace": of.workspace, "of_job": of.job_id, "of_step": of.step, "of_call": of.call}
