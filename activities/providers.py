@@ -27,9 +27,9 @@ from activities.answers import FINAL_ANSWER, Answer, Final
 from activities.finals import offered_schema
 from activities.planning import ASK_HUMAN_SCHEMA, AskedCall
 from gateway.allowlist import CredentialPolicy
-from gateway.calls.credentials import Scrubber, resolve_credential
 from gateway.calls.egress import Door
 from gateway.calls.http_tool import retry_after
+from gateway.credentials import Scrubber, resolve_credential
 from gateway.deployments import PRICED_AS, Deployment
 from gateway.manifest import Manifest
 from gateway.snapshots import ASK_HUMAN

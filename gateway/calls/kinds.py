@@ -13,9 +13,9 @@ from pydantic import JsonValue
 
 from gateway.allowlist import CredentialPolicy
 from gateway.calls.attempts import Attempt
-from gateway.calls.credentials import Scrubber, resolve_credential
 from gateway.calls.egress import BeforeBytes
 from gateway.calls.http_tool import ToolOutcome
+from gateway.credentials import Scrubber, resolve_credential
 from gateway.deployments import Connection
 from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from gateway.calls.credentials import Scrubber
 from gateway.calls.egress import OutboundReply, ReplyTooLarge
 from gateway.calls.http_tool import State, ToolOutcome, in_utf8, read_outcome
+from gateway.credentials import Scrubber
 from gateway.ledger.effects import Outcome
 from workflows.contract.job import EffectClass
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.allowlist import CredentialEntry, CredentialPolicy
-from gateway.calls.credentials import (
+from gateway.credentials import (
     LONGEST_SECRET,
     MASK,
     Scrubber,

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from gateway.calls.credentials import Scrubber, Secret
 from gateway.calls.egress import OutboundReply
 from gateway.calls.http_tool import TEXT_LIMIT
 from gateway.calls.replies import outcome_of
+from gateway.credentials import Scrubber, Secret
 
 SECRET = "canary-5d1f0e7a"
 
