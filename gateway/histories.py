@@ -1,26 +1,34 @@
-"""What histories tell: progress of the newest step, the record at a job's end, and when something changed.
+"""What histories tell: progress of the newest step, the record at a job's end, when something changed, who tried what.
 
 Reads of the engine alone, bounded by their callers' clocks. Trouble is `Refused(ENGINE_UNAVAILABLE)`.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, TaskQueueType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeWorkflowExecutionRequest,
     GetWorkflowExecutionHistoryRequest,
     GetWorkflowExecutionHistoryReverseRequest,
 )
 from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
+from gateway.inspections import Inspection, RecordedAttempt, attempts_of, continued_from, run_of, trace_id_of
 from gateway.records import end_record_of, newest_progress
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import JobId, Workspace, workflow_id
 from workflows.contract.job import EndRecord, Progress
 
 LONG_POLL_S = 25.0
+INSPECTED_EVENTS = 20_000
+"""So many events of a job are read for its attempts, newest run first."""
 
 
 class Histories:
@@ -85,6 +93,56 @@ class Histories:
                 )
                 if not rolled_over:
                     return
+
+    async def inspection(self, workspace: Workspace, job_id: JobId, within_s: float) -> Inspection | None:
+        """Every attempt of the current run and of the runs that rolled over into it, as far as `within_s` allows."""
+        until = asyncio.get_running_loop().time() + within_s
+        execution = WorkflowExecution(workflow_id=workflow_id(workspace, job_id))
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            question = DescribeWorkflowExecutionRequest(namespace=self._namespace, execution=execution)
+            run = run_of(await self._service.describe_workflow_execution(question))
+            attempts: list[RecordedAttempt] = []
+            trace_id, seen, run_id, pending = None, 0, run.run_id, run.pending
+            while run_id is not None:
+                execution = WorkflowExecution(workflow_id=execution.workflow_id, run_id=run_id)
+                events, whole = await self._events(execution, INSPECTED_EVENTS - seen, until)
+                attempts = attempts_of(run_id, events, pending) + attempts
+                if not whole:
+                    return Inspection(run, tuple(attempts), trace_id, complete=False)
+                trace_id, seen = trace_id_of(events[0]) or trace_id, seen + len(events)
+                run_id, pending = continued_from(events[0]), ()
+            return Inspection(run, tuple(attempts), trace_id, complete=True)
+        return None
+
+    async def _events(
+        self, execution: WorkflowExecution, at_most: int, until: float
+    ) -> tuple[list[HistoryEvent], bool]:
+        """The events of one run, and whether that is all of them. Retention may have taken a run that rolled over."""
+        events: list[HistoryEvent] = []
+        token = b""
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            while len(events) < at_most and asyncio.get_running_loop().time() < until:
+                page = await self._service.get_workflow_execution_history(
+                    GetWorkflowExecutionHistoryRequest(
+                        namespace=self._namespace, execution=execution, maximum_page_size=1000, next_page_token=token
+                    )
+                )
+                events, token = [*events, *page.history.events], page.next_page_token
+                if not token:
+                    return events, True
+        return events, False
+
+    async def polling(self, task_queue: str) -> list[PollerInfo]:
+        """Who asked this queue for activities or workflow tasks lately; records outlive a dead worker by minutes."""
+        kinds = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+        found: list[PollerInfo] = []
+        async with trouble():
+            for kind in kinds:
+                question = DescribeTaskQueueRequest(
+                    namespace=self._namespace, task_queue=TaskQueue(name=task_queue), task_queue_type=kind
+                )
+                found += (await self._service.describe_task_queue(question)).pollers
+        return found
 
 
 def unavailable() -> Refused:
