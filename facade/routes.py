@@ -1,6 +1,6 @@
 """The reading routes: HTTP in, one call of the window, HTTP out. Authentication is handed in by gateway/app.py."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -30,7 +30,7 @@ class Serving(BaseModel, arbitrary_types_allowed=True):
     """What gateway/app.py hands in, as `app.state.serving`."""
 
     window: Window
-    authenticate: Callable[[Request], Viewer]
+    authenticate: Callable[[Request], Awaitable[Viewer]]
     stream: StreamRules
     wait_max_s: float
 
@@ -43,7 +43,7 @@ Handed = Annotated[Serving, Depends(_serving)]
 
 
 async def _viewer(request: Request, serving: Handed) -> Viewer:
-    return serving.authenticate(request)
+    return await serving.authenticate(request)
 
 
 async def _window(serving: Handed) -> Window:
@@ -123,7 +123,21 @@ async def stream_events(
 ) -> Response:
     """The job's events as they happen, from a cursor on; ends after the terminal event."""
     move_clock(request.scope, None)
-    return stream_of(watch, cursor, serving.window.may_still_read(viewer, job_id), serving.stream)
+    return stream_of(watch, cursor, _may_still_read(request, serving, viewer, job_id), serving.stream)
+
+
+def _may_still_read(request: Request, serving: Serving, viewer: Viewer, job_id: JobId) -> Callable[[], Awaitable[bool]]:
+    """Asked at every ping: the credential proves its caller still, and the caller may still read the job."""
+    allowed = serving.window.may_still_read(viewer, job_id)
+
+    async def ask() -> bool:
+        try:
+            await serving.authenticate(request)
+        except Refused as refused:
+            return refused.problem.status >= 500
+        return await allowed()
+
+    return ask
 
 
 @router.get(

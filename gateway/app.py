@@ -83,8 +83,8 @@ def serve_from(doors: Doors) -> Serving:
         count=counts.stream_readers.add,
     )
 
-    def authenticate(request: Request) -> Caller:
-        return caller_of(request, doors)
+    async def authenticate(request: Request) -> Caller:
+        return await caller_of(request, doors)
 
     return Serving(
         window=Window(sight.reader, watchers), authenticate=authenticate, stream=rules, wait_max_s=settings.wait_max_s

@@ -18,20 +18,22 @@ from sqlalchemy import Connection
 
 from gateway.admission import Admission
 from gateway.allowlist import CredentialPolicy
+from gateway.apikeys import is_api_key, prove_api_key
 from gateway.authority import Denied, decide
 from gateway.blobs import Blobs
 from gateway.changes import Changes
 from gateway.jobrequest import invalid
 from gateway.judging import Judge
+from gateway.jwks import published_keys
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
 from gateway.scopes import Action, Caller
-from gateway.settings import Settings, SettingsInvalid
+from gateway.settings import Settings
 from gateway.snapshots import Snapshots
 from gateway.strictjson import parse_json
 from gateway.telemetry import Telemetry
 from gateway.temporal import Engine, connect
-from gateway.tokens import DevelopmentKey, TokenVerifier
+from gateway.tokens import DevelopmentKey, TokenVerifier, bearer_of
 from gateway.tracing import TraceContext
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PluginName
@@ -62,12 +64,13 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         blobs = Blobs.open(settings.blobs_url)
         snapshots = Snapshots(blobs)
         engine = Engine(await connect(settings, [TraceContext()]), settings)
-        judge = Judge(snapshots, CredentialPolicy.load(settings), settings)
-        admission = Admission(ledger, judge, engine, telemetry.metrics)
+        judge = Judge(ledger, snapshots, CredentialPolicy.load(settings), settings)
+        admission = Admission(ledger, judge, engine, telemetry.metrics, settings.workspace_open_jobs)
         stack.push_async_callback(admission.close)
         changes = Changes(ledger, engine, settings.sweep_s)
         sweeping = asyncio.create_task(changes.run())
         stack.callback(sweeping.cancel)
+        verifier = await stack.enter_async_context(verifier_of(settings))
         yield Doors(
             settings=settings,
             telemetry=telemetry,
@@ -77,15 +80,19 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             engine=engine,
             admission=admission,
             changes=changes,
-            verifier=verifier_of(settings),
+            verifier=verifier,
         )
 
 
-def verifier_of(settings: Settings) -> TokenVerifier:
-    """Tokens are verified by the key in the data folder."""
-    if settings.jwks_url is not None:
-        raise SettingsInvalid("JOBGATE_JWKS_URL: published keys are not available in this release")
-    return TokenVerifier(DevelopmentKey.load(settings.data), issuer=settings.issuer, audience=settings.audience)
+@asynccontextmanager
+async def verifier_of(settings: Settings) -> AsyncGenerator[TokenVerifier]:
+    """Tokens are verified by the published keys, else by the one in the data folder; in development by both."""
+    if settings.jwks_url is None:
+        yield TokenVerifier(DevelopmentKey.load(settings.data), issuer=settings.issuer, audience=settings.audience)
+        return
+    own = DevelopmentKey.load(settings.data) if settings.development else None
+    async with published_keys(settings.jwks_url, refresh_s=settings.jwks_refresh_s, own=own) as keys:
+        yield TokenVerifier(keys, issuer=settings.issuer, audience=settings.audience)
 
 
 async def _doors(request: Request) -> Doors:  # async: FastAPI runs plain functions in a thread
@@ -96,14 +103,30 @@ At = Annotated[Doors, Depends(_doors)]
 
 
 async def _caller(request: Request, doors: At) -> Caller:
-    return caller_of(request, doors)
+    return await caller_of(request, doors)
 
 
-def caller_of(request: Request, doors: Doors) -> Caller:
-    """The caller whom the one Authorization header proves. Raises Refused(UNAUTHENTICATED)."""
+async def caller_of(request: Request, doors: Doors) -> Caller:
+    """The caller whom the one Authorization header proves, named from now on in every log line of the request.
+
+    Raises Refused(UNAUTHENTICATED), 503 where what proves it does not answer, 504 where the caller's clock ends first.
+    """
     given = request.headers.getlist("authorization")
-    caller = doors.verifier.verify(given[0] if len(given) == 1 else None)
-    structlog.contextvars.bind_contextvars(principal=caller.principal, workspace=caller.workspace)
+    credential = bearer_of(given[0] if len(given) == 1 else None)
+    try:
+        async with asyncio.timeout_at(_told_clock(request, doors.settings)):
+            if is_api_key(credential):
+                caller = await prove_api_key(doors.ledger, credential)
+            else:
+                caller = await doors.verifier.verify(credential)
+    except TimeoutError:
+        raise Refused(
+            ProblemCode.HTTP_DEADLINE_EXCEEDED,
+            "The request clock ran out before the caller was known: nothing started.",
+        ) from None
+    structlog.contextvars.bind_contextvars(
+        principal=caller.principal, workspace=caller.workspace, token_id=caller.token_id
+    )
     return caller
 
 
@@ -154,6 +177,16 @@ def need_scope(caller: Caller, action: Action) -> None:
     """The part of `permit` that needs no ledger: said before anything is parsed or looked up."""
     if action not in caller.scopes:
         raise Refused(ProblemCode.NOT_PERMITTED, f"The credential lacks the scope {action.value}.")
+
+
+def _told_clock(request: Request, settings: Settings) -> float | None:
+    """The end of the clock that the request names; None where it names none, or a bad one, as its route will say."""
+    if "jobgate-http-deadline" not in request.headers:
+        return None
+    try:
+        return request_clock(request, settings)
+    except Refused:
+        return None
 
 
 def request_clock(request: Request, settings: Settings) -> float:

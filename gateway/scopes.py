@@ -42,3 +42,5 @@ class Caller:
     scopes: frozenset[str]
     groups: frozenset[str]
     token_id: str
+    credential: str | None = None
+    """The id of the API key that was shown; None for a signed token."""

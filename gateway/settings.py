@@ -46,6 +46,15 @@ class SettingsInvalid(JobgateError):
         super().__init__("settings-invalid", detail)
 
 
+def _published_safely(url: str) -> str:
+    """Whoever can change signing keys on their way is everybody: TLS, or not over any network."""
+    parts = urlsplit(url)
+    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and local)):
+        raise ValueError("an https URL, or http to this very host")
+    return url
+
+
 class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -166,8 +175,10 @@ class Settings(BaseSettings):
 
     issuer: str = "jobgate"
     audience: str = "jobgate"
-    jwks_url: str | None = None
-    """Where signing keys are published; None: the development key in the data folder."""
+    jwks_url: Annotated[str, AfterValidator(_published_safely)] | None = None
+    """Where signing keys are published; None: the key in the data folder. In development both are taken."""
+    jwks_refresh_s: PositiveFloat = 300.0
+    """How often published keys are fetched anew: within this time a key that was taken away is refused."""
     credentials_file: AbsolutePath | None = None
     """The allowlist of credential references; None: none is allowed outside development."""
 

@@ -1,7 +1,8 @@
 """Bearer tokens: what a JWT must hold to name a caller, and the key that development signs with.
 
-A token that is absent, wrong, expired or from elsewhere gets one and the same answer. Keys come through `keys`, by
-key id, so that where they are published is not known here. Nothing is authorised here: see `gateway.authority`.
+A token that is absent, wrong, expired or from elsewhere gets one and the same answer. Keys come through `Keys`, by
+key id and each for one algorithm, so that where they are published is not known here (`gateway.jwks`). API keys are
+`gateway.apikeys`'s. Nothing is authorised here: see `gateway.authority`.
 """
 
 import contextlib
@@ -10,11 +11,12 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 from uuid import uuid4
 
 import jwt
@@ -39,62 +41,88 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PRINCIPAL, WORKSPACE, PrincipalId, Workspace
 
 PublicKey = EllipticCurvePublicKey | Ed25519PublicKey | RSAPublicKey
-KeyOf = Callable[[str], PublicKey]
-"""The public key of a key id; LookupError for an unknown one."""
-
 ALGORITHMS = ("ES256", "EdDSA", "RS256")
 LEEWAY_S = 1
 MAX_TOKEN_CHARS = 8_192
+MAX_KID_CHARS = 200
+GROUP = re.compile(r"[A-Za-z0-9._:@/+-]{1,120}")
 _REMEMBERED = 1_024
 _REMEMBERED_FOR_S = 300.0
-"""A verified token is believed for so long without asking for its key again."""
-_GROUP = re.compile(r"[A-Za-z0-9._:@/+-]{1,120}")
+"""A verified token is believed for so long, and only while the key that signed it is still one."""
 _DEVELOPMENT_KEY = "development.pem"
 
 
-class TokenVerifier:
-    """Verifies `Authorization` headers; remembers what it verified, so that a caller in a hurry costs one hash."""
+@dataclass(frozen=True)
+class VerifyingKey:
+    """A key and the one algorithm that it may be used with: a token never chooses."""
 
-    def __init__(self, keys: KeyOf, *, issuer: str, audience: str, algorithms: Sequence[str] = ALGORITHMS) -> None:
+    public: PublicKey
+    algorithm: str
+
+
+class Keys(Protocol):
+    """The keys that tokens are signed with, by key id."""
+
+    def known(self, kid: str) -> VerifyingKey | None:
+        """As far as it is known now; asked at every request."""
+        ...
+
+    async def find(self, kid: str) -> VerifyingKey:
+        """Of a key that is not known: perhaps after a look at where keys are published. Raises LookupError, or Refused
+        where no key is known at all yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    until: float
+    kid: str
+    key: VerifyingKey
+    caller: Caller
+
+
+class TokenVerifier:
+    """Verifies signed tokens; remembers what it verified, so that a caller in a hurry costs one hash."""
+
+    def __init__(self, keys: Keys, *, issuer: str, audience: str) -> None:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
-        self._algorithms = tuple(algorithms)
-        self._remembered: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._remembered: OrderedDict[bytes, _Verified] = OrderedDict()
 
-    def verify(self, header: str | None) -> Caller:
-        """The caller that the header proves. Raises `Refused(UNAUTHENTICATED)`, whatever is wrong."""
-        token = _bearer(header)
+    async def verify(self, token: str) -> Caller:
+        """The caller that the token proves. Raises `Refused(UNAUTHENTICATED)`, whatever is wrong with it; 503 where
+        nobody can tell yet, because no key was ever fetched."""
         name = hashlib.sha256(token.encode()).digest()
         known = self._remembered.get(name)
         now = time.time()
-        if known is not None and now < known[0]:
+        if known is not None and now < known.until and self._keys.known(known.kid) == known.key:
             self._remembered.move_to_end(name)
-            return known[1]
-        claims = self._claims(token)
+            return known.caller
+        try:
+            kid = _kid_of(token)
+            key = self._keys.known(kid) or await self._keys.find(kid)
+            claims = self._claims(token, key)
+            until = min(float(claims["exp"]), now + _REMEMBERED_FOR_S)
+        except (jwt.PyJWTError, LookupError, ValueError, TypeError, OverflowError, RecursionError):
+            raise unauthenticated() from None
         caller = _caller(claims, name)
-        self._remembered[name] = (min(float(claims["exp"]), now + _REMEMBERED_FOR_S), caller)
+        self._remembered[name] = _Verified(until, kid, key, caller)
         self._remembered.move_to_end(name)
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
         return caller
 
-    def _claims(self, token: str) -> dict[str, Any]:
-        try:
-            kid = jwt.get_unverified_header(token).get("kid")
-            if not isinstance(kid, str):
-                raise _unauthenticated()
-            return jwt.decode(
-                token,
-                self._keys(kid),
-                algorithms=self._algorithms,
-                issuer=self._issuer,
-                audience=self._audience,
-                leeway=LEEWAY_S,
-                options={"require": ["iss", "aud", "exp", "sub", "workspace"]},
-            )
-        except (jwt.PyJWTError, LookupError, ValueError, TypeError, OverflowError, RecursionError):
-            raise _unauthenticated() from None
+    def _claims(self, token: str, key: VerifyingKey) -> dict[str, Any]:
+        return jwt.decode(
+            token,
+            key.public,
+            algorithms=[key.algorithm],
+            issuer=self._issuer,
+            audience=self._audience,
+            leeway=LEEWAY_S,
+            options={"require": ["iss", "aud", "exp", "sub", "workspace"]},
+        )
 
 
 @dataclass(frozen=True)
@@ -116,10 +144,15 @@ class DevelopmentKey:
         public = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return cls(private, hashlib.sha256(public).hexdigest()[:16])
 
-    def __call__(self, kid: str) -> PublicKey:
-        if kid != self.kid:
-            raise LookupError("unknown key id")
-        return self.private.public_key()
+    @cached_property
+    def _public(self) -> VerifyingKey:
+        return VerifyingKey(self.private.public_key(), "ES256")
+
+    def known(self, kid: str) -> VerifyingKey | None:
+        return self._public if kid == self.kid else None
+
+    async def find(self, kid: str) -> VerifyingKey:
+        raise LookupError("unknown key id")
 
     def mint(
         self,
@@ -148,32 +181,47 @@ class DevelopmentKey:
         return jwt.encode(claims, self.private, algorithm="ES256", headers={"kid": self.kid})
 
 
-def _bearer(header: str | None) -> str:
+def bearer_of(header: str | None) -> str:
+    """The credential of an `Authorization` header. Raises `Refused(UNAUTHENTICATED)`."""
     scheme, _, token = (header or "").partition(" ")
     token = token.strip(" ")
     if scheme.lower() != "bearer" or not token.isascii() or not 0 < len(token) <= MAX_TOKEN_CHARS:
-        raise _unauthenticated()
+        raise unauthenticated()
     return token
+
+
+def unauthenticated() -> Refused:
+    """The one answer to every credential that proves nothing."""
+    return Refused(ProblemCode.UNAUTHENTICATED, "The request carries no valid bearer token.")
+
+
+def _kid_of(token: str) -> str:
+    """A token that no key could verify asks for none: it must not cause a look at where keys are published."""
+    header = jwt.get_unverified_header(token)
+    kid = header.get("kid")
+    if not isinstance(kid, str) or not 0 < len(kid) <= MAX_KID_CHARS or header.get("alg") not in ALGORITHMS:
+        raise ValueError("no key of ours")
+    return kid
 
 
 def _caller(claims: dict[str, Any], name: bytes) -> Caller:
     workspace, principal = claims["workspace"], claims["sub"]
     scope, groups, token_id = claims.get("scope", ""), claims.get("groups", []), claims.get("jti")
     if not isinstance(workspace, str) or not WORKSPACE.fullmatch(workspace):
-        raise _unauthenticated()
+        raise unauthenticated()
     if not isinstance(principal, str) or not PRINCIPAL.fullmatch(principal):
-        raise _unauthenticated()
+        raise unauthenticated()
     if not isinstance(scope, str) or not isinstance(groups, list):
-        raise _unauthenticated()
-    names = [group for group in cast(list[object], groups) if isinstance(group, str) and _GROUP.fullmatch(group)]
+        raise unauthenticated()
+    names = [group for group in cast(list[object], groups) if isinstance(group, str) and GROUP.fullmatch(group)]
     if len(names) != len(cast(list[object], groups)):
-        raise _unauthenticated()
+        raise unauthenticated()
     return Caller(
         principal=PrincipalId(principal),
         workspace=Workspace(workspace),
         scopes=frozenset(scope.split()),
         groups=frozenset(names),
-        token_id=token_id if isinstance(token_id, str) and _GROUP.fullmatch(token_id) else name.hex()[:16],
+        token_id=token_id if isinstance(token_id, str) and GROUP.fullmatch(token_id) else name.hex()[:16],
     )
 
 
@@ -192,7 +240,3 @@ def _create(path: Path) -> None:
             os.link(draft, path)
     finally:
         draft.unlink()
-
-
-def _unauthenticated() -> Refused:
-    return Refused(ProblemCode.UNAUTHENTICATED, "The request carries no valid bearer token.")

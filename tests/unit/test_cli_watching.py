@@ -1,5 +1,6 @@
 """Watching through the command line: one line of events over any number of connections, and exit codes that tell."""
 
+import asyncio
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 from facade.examples import JOB
 from gateway.settings import DevFile, DevPids
-from gateway.tokens import DevelopmentKey, TokenVerifier
+from gateway.tokens import DevelopmentKey, TokenVerifier, bearer_of
 from tests.rig.process import outside_environment
 from tests.unit.fake_api import Canned, FakeApi, problem, stream
 from tests.unit.test_cli import ENDED, RECEIPT, Command, answer, api, command
@@ -168,7 +169,8 @@ def test_text_that_the_terminal_can_not_show_does_not_break_the_output(api: Fake
 
 def verified(data: Path, authorization: str) -> tuple[str, list[str]]:
     key = DevelopmentKey.load(data)
-    caller = TokenVerifier(key, issuer="jobgate", audience="jobgate").verify(authorization)
+    verifier = TokenVerifier(key, issuer="jobgate", audience="jobgate")
+    caller = asyncio.run(verifier.verify(bearer_of(authorization)))
     return caller.principal, sorted(caller.groups)
 
 

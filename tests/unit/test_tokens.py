@@ -14,8 +14,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-from gateway.scopes import EVERY_SCOPE
-from gateway.tokens import DevelopmentKey, PublicKey, TokenVerifier
+from gateway.scopes import EVERY_SCOPE, Caller
+from gateway.tokens import DevelopmentKey, TokenVerifier, VerifyingKey, bearer_of
 from tests.rig.waiting import wait_until
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PrincipalId, Workspace
@@ -51,42 +51,46 @@ def encoded(value: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
-def assert_refused(verifier: TokenVerifier, header: str | None) -> None:
+async def verified(verifier: TokenVerifier, header: str | None) -> Caller:
+    return await verifier.verify(bearer_of(header))
+
+
+async def assert_refused(verifier: TokenVerifier, header: str | None) -> None:
     with pytest.raises(Refused) as refused:
-        verifier.verify(header)
+        await verified(verifier, header)
     assert refused.value.code == ProblemCode.UNAUTHENTICATED
     assert refused.value.detail == "The request carries no valid bearer token."
     assert refused.value.__cause__ is None
 
 
-def test_a_minted_token_names_its_caller(key: DevelopmentKey, verifier: TokenVerifier) -> None:
-    caller = verifier.verify("Bearer " + key.mint(APP, DEMO, scopes=["jobs:read"], groups=["finance", "ops"]))
+async def test_a_minted_token_names_its_caller(key: DevelopmentKey, verifier: TokenVerifier) -> None:
+    caller = await verified(verifier, "Bearer " + key.mint(APP, DEMO, scopes=["jobs:read"], groups=["finance", "ops"]))
     assert (caller.principal, caller.workspace) == (APP, DEMO)
     assert (caller.scopes, caller.groups) == (frozenset({"jobs:read"}), frozenset({"finance", "ops"}))
-    assert verifier.verify("bearer " + key.mint(APP, DEMO)).token_id != caller.token_id
+    assert (await verified(verifier, "bearer " + key.mint(APP, DEMO))).token_id != caller.token_id
 
 
-def test_without_scopes_every_scope_is_written_out(key: DevelopmentKey, verifier: TokenVerifier) -> None:
+async def test_without_scopes_every_scope_is_written_out(key: DevelopmentKey, verifier: TokenVerifier) -> None:
     token = key.mint(APP, DEMO)
-    assert verifier.verify(f"Bearer {token}").scopes == EVERY_SCOPE
+    assert (await verified(verifier, f"Bearer {token}")).scopes == EVERY_SCOPE
     written = jwt.decode(token, options={"verify_signature": False})["scope"]
     assert set(written.split()) == EVERY_SCOPE
 
 
-def test_an_absent_scope_claim_means_none(key: DevelopmentKey, verifier: TokenVerifier) -> None:
-    assert verifier.verify("Bearer " + signed(key)).scopes == frozenset()
+async def test_an_absent_scope_claim_means_none(key: DevelopmentKey, verifier: TokenVerifier) -> None:
+    assert (await verified(verifier, "Bearer " + signed(key))).scopes == frozenset()
 
 
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "Bearer a.b.c", "Bearer \u00e9", "Bearer " + "[" * 9000]
 )
-def test_a_header_without_a_token_is_refused(verifier: TokenVerifier, header: str | None) -> None:
-    assert_refused(verifier, header)
+async def test_a_header_without_a_token_is_refused(verifier: TokenVerifier, header: str | None) -> None:
+    await assert_refused(verifier, header)
 
 
 @pytest.mark.parametrize("wrong", ["{token}", "Bearer {token}x", "Bearer {token} {token}", "Basic {token}"])
-def test_a_token_in_the_wrong_dress_is_refused(key: DevelopmentKey, verifier: TokenVerifier, wrong: str) -> None:
-    assert_refused(verifier, wrong.format(token=key.mint(APP, DEMO)))
+async def test_a_token_in_the_wrong_dress_is_refused(key: DevelopmentKey, verifier: TokenVerifier, wrong: str) -> None:
+    await assert_refused(verifier, wrong.format(token=key.mint(APP, DEMO)))
 
 
 @pytest.mark.parametrize(
@@ -103,19 +107,19 @@ def test_a_token_in_the_wrong_dress_is_refused(key: DevelopmentKey, verifier: To
         {"alg": "ES256", "kid": {}},
     ],
 )
-def test_no_other_algorithm_or_key_is_taken(
+async def test_no_other_algorithm_or_key_is_taken(
     key: DevelopmentKey, verifier: TokenVerifier, header: dict[str, Any]
 ) -> None:
     _, claims, signature = key.mint(APP, DEMO).split(".")
     forged = encoded({"kid": key.kid} | header)
-    assert_refused(verifier, f"Bearer {forged}.{claims}.{signature}")
-    assert_refused(verifier, f"Bearer {forged}.{claims}.")
+    await assert_refused(verifier, f"Bearer {forged}.{claims}.{signature}")
+    await assert_refused(verifier, f"Bearer {forged}.{claims}.")
 
 
-def test_a_hostile_header_is_refused_without_a_crash(verifier: TokenVerifier) -> None:
+async def test_a_hostile_header_is_refused_without_a_crash(verifier: TokenVerifier) -> None:
     nested = base64.urlsafe_b64encode(b"[" * 5000).rstrip(b"=").decode()
-    assert_refused(verifier, f"Bearer {nested}.e30.x")
-    assert_refused(verifier, f"Bearer {encoded([])}.e30.x")
+    await assert_refused(verifier, f"Bearer {nested}.e30.x")
+    await assert_refused(verifier, f"Bearer {encoded([])}.e30.x")
 
 
 @pytest.mark.parametrize(
@@ -142,23 +146,23 @@ def test_a_hostile_header_is_refused_without_a_crash(verifier: TokenVerifier) ->
         {"groups": ["a b"]},
     ],
 )
-def test_claims_that_are_missing_or_wrong_are_refused(
+async def test_claims_that_are_missing_or_wrong_are_refused(
     key: DevelopmentKey, verifier: TokenVerifier, claims: dict[str, Any]
 ) -> None:
-    assert_refused(verifier, "Bearer " + signed(key, **claims))
+    await assert_refused(verifier, "Bearer " + signed(key, **claims))
 
 
-def test_another_folders_token_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:
-    assert_refused(verifier, "Bearer " + DevelopmentKey.load(tmp_path / "other").mint(APP, DEMO))
+async def test_another_folders_token_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:
+    await assert_refused(verifier, "Bearer " + DevelopmentKey.load(tmp_path / "other").mint(APP, DEMO))
 
 
 async def test_a_token_that_was_good_is_refused_once_it_expires(key: DevelopmentKey, verifier: TokenVerifier) -> None:
     header = "Bearer " + key.mint(APP, DEMO, ttl=timedelta(seconds=1))
-    verifier.verify(header)
+    await verified(verifier, header)
 
-    def expired() -> bool:
+    async def expired() -> bool:
         try:
-            verifier.verify(header)
+            await verified(verifier, header)
         except Refused:
             return True
         return False
@@ -166,23 +170,59 @@ async def test_a_token_that_was_good_is_refused_once_it_expires(key: Development
     await wait_until(expired, timeout=5)
 
 
-def test_a_caller_in_a_hurry_is_verified_once(key: DevelopmentKey) -> None:
-    asked: list[str] = []
+class CountingKeys:
+    """One key that can be taken away, and how often it was looked for."""
 
-    def keys(kid: str) -> PublicKey:
-        asked.append(kid)
-        return key(kid)
+    def __init__(self, key: DevelopmentKey) -> None:
+        self.key: VerifyingKey | None = key.known(key.kid)
+        self.found = self.key
+        self.asked = 0
 
+    def known(self, kid: str) -> VerifyingKey | None:
+        del kid
+        return self.key
+
+    async def find(self, kid: str) -> VerifyingKey:
+        self.asked += 1
+        self.key = self.found
+        if self.key is None:
+            raise LookupError(kid)
+        return self.key
+
+
+async def test_a_caller_in_a_hurry_is_verified_once(key: DevelopmentKey) -> None:
+    keys = CountingKeys(key)
+    keys.key = None
     verifier = TokenVerifier(keys, issuer="jobgate", audience="jobgate")
-    header = "Bearer " + key.mint(APP, DEMO)
-    assert verifier.verify(header) == verifier.verify(header)
-    assert asked == [key.kid]
+    token = key.mint(APP, DEMO)
+    assert await verifier.verify(token) is await verifier.verify(token)
+    assert keys.asked == 1
+
+
+async def test_a_verified_token_is_believed_only_while_its_key_is_one(key: DevelopmentKey) -> None:
+    keys = CountingKeys(key)
+    verifier = TokenVerifier(keys, issuer="jobgate", audience="jobgate")
+    token = key.mint(APP, DEMO)
+    await verifier.verify(token)
+    keys.key = keys.found = None
+    await assert_refused(verifier, f"Bearer {token}")
+
+
+async def test_a_key_is_used_with_its_own_algorithm_only(key: DevelopmentKey) -> None:
+    keys = CountingKeys(key)
+    verifier = TokenVerifier(keys, issuer="jobgate", audience="jobgate")
+    await verifier.verify(key.mint(APP, DEMO))
+    keys.key = keys.found = VerifyingKey(key.private.public_key(), "RS256")
+    await assert_refused(verifier, "Bearer " + key.mint(APP, DEMO))
 
 
 def test_the_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path, key: DevelopmentKey) -> None:
     again = DevelopmentKey.load(tmp_path)
     assert again.kid == key.kid
-    assert isinstance(again(key.kid), EllipticCurvePublicKey)
+    found = again.known(key.kid)
+    assert found is not None
+    assert isinstance(found.public, EllipticCurvePublicKey)
+    assert again.known("another") is None
     (file,) = (tmp_path / "keys").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
