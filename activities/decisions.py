@@ -13,17 +13,16 @@ from pydantic_core import to_json
 from sqlalchemy import Connection
 from temporalio import activity
 
-from gateway import authority
 from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
-from gateway.calls.permits import NO_RECEIPT
+from gateway.calls.permits import NO_RECEIPT, Denied, examine, may_decide
 from gateway.ledger.decisions import DecisionRow, expire_request, find_decision, list_votes
 from gateway.ledger.engine import Ledger
 from gateway.ledger.gates import held_job_released
-from gateway.ledger.grants import grants_of
 from gateway.ledger.receipts import ReceiptRow, find_receipt
+from workflows.contract.errors import StepCode
 from workflows.contract.ids import BlobRef
-from workflows.contract.steps import Activity, ArchiveInput, DecisionInput, GateOutput, Ruling
+from workflows.contract.steps import Activity, ArchiveInput, AuthorityOutput, DecisionInput, GateOutput, Ruling
 
 
 class LedgerActivities:
@@ -37,14 +36,16 @@ class LedgerActivities:
         attempt = current_attempt()
 
         def stands(conn: Connection) -> tuple[DecisionRow | None, int]:
-            _receipt(conn, attempt)
+            receipt, now = _receipt(conn, attempt), datetime.now(UTC)
             of = (attempt.workspace, attempt.job_id, asked.request_id)
-            return find_decision(conn, *of), len([vote for vote in list_votes(conn, *of) if vote.decision == "approve"])
+            people = [vote.principal for vote in list_votes(conn, *of) if vote.decision == "approve"]
+            return find_decision(conn, *of), sum(may_decide(conn, receipt, person, now) for person in people)
 
         def closed(conn: Connection) -> DecisionRow | None:
             _receipt(conn, attempt)
             of = (attempt.workspace, attempt.job_id, asked.request_id)
-            return expire_request(conn, *of, action_digest=asked.action_digest, at=datetime.now(UTC))
+            shown = None if asked.shown is None else asked.shown.model_dump(mode="json")
+            return expire_request(conn, *of, action_digest=asked.action_digest, at=datetime.now(UTC), shown=shown)
 
         if asked.close:
             decision, votes = await self._ledger.write(closed), 0
@@ -57,12 +58,23 @@ class LedgerActivities:
         attempt = current_attempt()
 
         def look(conn: Connection) -> GateOutput:
-            receipt = _receipt(conn, attempt)
-            now = datetime.now(UTC)
-            grants = grants_of(conn, receipt.workspace, receipt.principal, now)
-            allowed = authority.granted(grants, authority.Action.JOBS_SUBMIT, receipt.plugin, now)
-            revoked = isinstance(allowed, authority.Denied)
-            return GateOutput(open=not revoked and held_job_released(conn, receipt), revoked=revoked)
+            standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            if isinstance(standing, Denied):
+                return GateOutput(open=False, revoked=standing.code is StepCode.AUTHORITY_REVOKED)
+            return GateOutput(open=held_job_released(conn, standing.receipt))
+
+        return await self._ledger.read(look)
+
+    @activity.defn(name=Activity.READ_AUTHORITY)
+    async def read_authority(self) -> AuthorityOutput:
+        """Whether the job may go on. Only its authority ends a job here: a gate that closes refuses the next call."""
+        attempt = current_attempt()
+
+        def look(conn: Connection) -> AuthorityOutput:
+            standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            if isinstance(standing, Denied) and standing.code is StepCode.AUTHORITY_REVOKED:
+                return AuthorityOutput(revoked=True, reason=standing.reason)
+            return AuthorityOutput(revoked=False)
 
         return await self._ledger.read(look)
 

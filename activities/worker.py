@@ -31,6 +31,7 @@ from gateway.calls.egress import Door
 from gateway.calls.gateway import CallGateway
 from gateway.calls.permits import Permits
 from gateway.calls.writes import Writes
+from gateway.changes import Changes
 from gateway.ledger.engine import Ledger
 from gateway.settings import Settings, load_settings
 from gateway.snapshots import Snapshots
@@ -82,8 +83,12 @@ async def working(client: Client, settings: Settings, telemetry: Telemetry) -> A
     """A worker that is ready to run, with all it needs; what was opened is closed behind it."""
     ledger = Ledger.open(settings.ledger_url)
     try:
-        async with Door() as door:
-            yield make_worker(client, settings, telemetry, ledger, door)
+        sweeping = asyncio.create_task(Changes(ledger, Engine(client, settings), settings.sweep_s).run())
+        try:
+            async with Door() as door:
+                yield make_worker(client, settings, telemetry, ledger, door)
+        finally:
+            sweeping.cancel()
     finally:
         await ledger.close()
 
@@ -92,10 +97,10 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
     blobs = Blobs.open(settings.blobs_url)
     snapshots = Snapshots(blobs)
     credentials = CredentialPolicy.load(settings)
-    permits = Permits(ledger, Engine(client, settings), telemetry.metrics)
+    permits = Permits(ledger, Engine(client, settings), telemetry.metrics, settings.authority_ttl_s)
     calls = CallGateway(door, permits, Writes(ledger, blobs, permits), snapshots, blobs, credentials)
     reads = LedgerActivities(ledger, blobs)
-    model = ModelActivity(permits, snapshots, blobs, Providers(door, credentials))
+    model = ModelActivity(permits, ledger, snapshots, blobs, Providers(door, credentials))
     return Worker(
         client,
         task_queue=settings.lanes[settings.lane].task_queue,
@@ -105,6 +110,7 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
             ToolActivity(calls).tool,
             reads.read_decision,
             reads.read_gate,
+            reads.read_authority,
             CallbackActivity(ledger).read_callback,
             reads.archive_events,
         ],

@@ -5,34 +5,32 @@ nothing else is evaluated), resolve and judge, reserve, start, answer, accept. N
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from gateway.admissible import Admissible
+from gateway.changes import accept_job
 from gateway.jobrequest import JobRequest, fingerprint, read_job_request
 from gateway.judging import Judge, look
+from gateway.ledger.authorities import mark_ended
 from gateway.ledger.engine import Ledger
-from gateway.ledger.receipts import (
-    NewReceipt,
-    ReceiptRow,
-    accept,
-    find_receipt,
-    mark_refused,
-    reserve,
-    reserve_anew,
-)
+from gateway.ledger.receipts import ReceiptRow, Reservation, find_receipt, mark_refused
 from gateway.metrics import Metrics
+from gateway.reserving import StillOpen, reserve_job, reserve_job_anew
 from gateway.scopes import Caller
 from gateway.telemetry import log
 from gateway.temporal import Engine, StartRefused
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import Digest, JobId
+from workflows.contract.ids import Digest, JobId, Workspace
 from workflows.contract.job import JobStart
 
 RESERVATION_S = 600
 """How long a reservation that is not accepted may still start its job."""
+LOOKED_AT_ONCE = 64
+"""Of jobs that stand in a new one's way, how many are asked for; the oldest, which are the likeliest to have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,9 @@ class Admission:
         judge: Judge,
         engine: Engine,
         metrics: Metrics,
+        workspace_open_jobs: int | None = None,
     ) -> None:
+        self._workspace_open_jobs = workspace_open_jobs
         self._ledger = ledger
         self._judge = judge
         self._engine = engine
@@ -88,14 +88,46 @@ class Admission:
             return await self._replay(known.row, print_, sent)
         if known.row is not None and known.row.fingerprint != print_:
             raise reused()
-        new, start = await self._judge.judge(caller, key, asked, print_, known)
+        new = await self._judge.judge(caller, key, asked, print_, known)
         if known.row is not None:
             row = await self._reserve_refused(new)
             return await self._replay(row, print_, sent)
-        reservation = await self._ledger.write_grouped(partial(reserve, new=new), key=f"{caller.workspace}.{key}")
+        reservation = await self._reserve(new)
         if not reservation.created:
             return await self._replay(reservation.row, print_, sent)
-        return await self._start(reservation.row, start, sent)
+        return await self._start(reservation.row, new.start, sent)
+
+    # ---- a key that is free
+
+    async def _reserve(self, new: Admissible) -> Reservation:
+        """Once more where jobs that the ledger took for open turn out to have ended. Raises Refused."""
+        fn = partial(reserve_job, asked=new, workspace_open_jobs=self._workspace_open_jobs)
+        key = f"{new.start.workspace}.{new.start.job_id}"
+        try:
+            return await self._ledger.write_grouped(fn, key=key)
+        except StillOpen as full:
+            if not await self._note_ends(new.start.workspace, full.jobs):
+                raise
+            return await self._ledger.write_grouped(fn, key=key)
+
+    async def _note_ends(self, workspace: Workspace, jobs: Sequence[JobId]) -> bool:
+        """Whether any of these jobs has ended; those that have are open no more."""
+        now = datetime.now(UTC)
+        looked = await asyncio.gather(*(self._ended(workspace, job_id) for job_id in jobs[:LOOKED_AT_ONCE]))
+        ended = [(workspace, job_id) for job_id, over in zip(jobs, looked, strict=False) if over]
+        if ended:
+            await self._ledger.write(lambda conn: mark_ended(conn, ended, now))
+        return bool(ended)
+
+    async def _ended(self, workspace: Workspace, job_id: JobId) -> bool:
+        """A reservation that may still start is open; one that the engine refused is not, nor is a job it forgot."""
+        execution = await self._engine.describe(workspace, job_id)
+        if execution is not None:
+            return execution.ending is not None
+        row = await self._ledger.read(lambda conn: find_receipt(conn, workspace, job_id))
+        if row is None or row.accepted or row.refused_at is not None:
+            return True
+        return datetime.now(UTC) - row.reserved_at > timedelta(seconds=RESERVATION_S)
 
     # ---- a key that is known
 
@@ -117,14 +149,17 @@ class Admission:
         self._accept(row)
         return Admitted(row.job_id, row.receipt, created=False)
 
-    async def _reserve_refused(self, new: NewReceipt) -> ReceiptRow:
+    async def _reserve_refused(self, new: Admissible) -> ReceiptRow:
         """A key whose start the engine refused is reserved anew, once the engine surely holds no such job. Where it
         holds one, or somebody was first, the row as it stands: its start tells whose job that is."""
-        if not await self._engine.holds(new.workspace, new.job_id):
-            row = await self._ledger.write(partial(reserve_anew, new=new))
+        workspace, job_id = new.start.workspace, new.start.job_id
+        if not await self._engine.holds(workspace, job_id):
+            row = await self._ledger.write(
+                partial(reserve_job_anew, asked=new, workspace_open_jobs=self._workspace_open_jobs)
+            )
             if row is not None:
                 return row
-        row = await self._ledger.read(lambda conn: find_receipt(conn, new.workspace, new.job_id))
+        row = await self._ledger.read(lambda conn: find_receipt(conn, workspace, job_id))
         assert row is not None, "rows are never deleted"
         return row
 
@@ -167,11 +202,15 @@ class Admission:
 
     def _accept(self, row: ReceiptRow) -> None:
         """Record that the engine knows the job. May follow the answer: every later reader converges."""
-        self._later(
-            self._ledger.write_grouped(
-                lambda conn: accept(conn, row.workspace, row.job_id, datetime.now(UTC)), key=_lock(row)
+
+        async def record() -> None:
+            tell = await self._ledger.write_grouped(
+                lambda conn: accept_job(conn, row, datetime.now(UTC)), key=_lock(row)
             )
-        )
+            if tell:
+                await self._engine.hint_authority(row.workspace, row.job_id)
+
+        self._later(record())
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> None:
         async def quietly() -> None:

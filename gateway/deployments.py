@@ -17,7 +17,6 @@ from gateway.manifest import DeclaredLimits, FilePath, Manifest, Name, PluginNam
 from gateway.script import parse_script
 from gateway.shapes import Shape, place, shape_of
 from gateway.strictyaml import Document, Path
-from workflows.contract.errors import ProblemCode
 from workflows.contract.job import Limits
 
 DEPLOYMENT_FILE = "deployment.yaml"
@@ -118,13 +117,10 @@ def effective_limits(manifest: Manifest, deployment: Deployment) -> Limits:
 
 
 def check_deployment(deployment: JsonValue, bundle: Bundle) -> Deployment:
-    """The deployment, fit for `bundle`. Raises Refused `input-invalid` or `feature-not-available`; its digest is
+    """The deployment, fit for `bundle`. Raises Refused `input-invalid`; its digest is
     `digest_of` of the JSON as it was sent."""
     document = Document(DEPLOYMENT_FILE, deployment)
     checked = shape_of(Deployment, document)
-    if checked.identity != "caller":
-        sentence = "identity: Agent identities are not available in this release."
-        raise document.fault(("identity",), sentence, ProblemCode.FEATURE_NOT_AVAILABLE)
     for path, sentence in _faults(checked, bundle):
         raise document.fault(path, f"{place(path)}: {sentence}")
     if checked.script_file is not None:

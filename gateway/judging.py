@@ -4,37 +4,37 @@ Admission asks before it reserves; a preview asks the same. Nothing here writes 
 content-addressed: storing them twice is storing them once.
 """
 
-import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 from sqlalchemy import Connection
 
+from gateway.admissible import Admissible, initiator_of, row_of
 from gateway.allowlist import CredentialPolicy
-from gateway.authority import Allowed, Denied, GrantLimits, decide
+from gateway.authority import Allowed, Denied, decide, granted
 from gateway.jobrequest import JobRequest
+from gateway.ledger.authorities import NewAuthority
 from gateway.ledger.catalog import list_plugin_versions
+from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
+from gateway.ledger.journal import latest_change
 from gateway.ledger.phases import Resolved, resolve, runtime_phase
-from gateway.ledger.receipts import NewReceipt, ReceiptRow, find_receipt
+from gateway.ledger.receipts import ReceiptRow, find_receipt
+from gateway.ledger.sessions import SessionRow, find_session
+from gateway.limits import day_is_bounded, day_is_spent, narrowed
 from gateway.schemas import validate
 from gateway.scopes import Action, Caller
 from gateway.settings import Settings
 from gateway.snapshots import Snapshot, SnapshotMismatch, Snapshots
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.events import timestamp
-from workflows.contract.ids import Digest, JobId, Workspace
+from workflows.contract.ids import Digest, JobId, PrincipalId, Workspace
 from workflows.contract.job import (
     Eligibility,
     EligibilityFacts,
-    Initiator,
     JobStart,
-    Limits,
     Phase,
     PluginRef,
-    Status,
 )
 from workflows.policy.deadline import Denied as NoDeadline
 from workflows.policy.deadline import resolve as resolve_deadline
@@ -50,6 +50,8 @@ class Known:
     resolved: Resolved | None = None
     published: bool = False
     phase: Phase = "blocked_noop"
+    session: SessionRow | None = None
+    change_no: int = 0
 
 
 def look(caller: Caller, key: JobId, asked: JobRequest, conn: Connection) -> Known:
@@ -59,59 +61,63 @@ def look(caller: Caller, key: JobId, asked: JobRequest, conn: Connection) -> Kno
         return Known(row)
     now = datetime.now(UTC)
     grants = grants_of(conn, caller.workspace, caller.principal, now)
-    resolved = resolve(conn, caller.workspace, asked.plugin, asked.version)
+    session = None if asked.session is None else find_session(conn, caller.workspace, asked.session)
+    bound = session.version if session is not None and asked.version is None else asked.version
+    resolved = resolve(conn, caller.workspace, asked.plugin, bound)
     return Known(
         row=row,
         authority=decide(caller, grants, Action.JOBS_SUBMIT, asked.plugin, now),
         resolved=resolved,
         published=resolved is not None or bool(list_plugin_versions(conn, caller.workspace, asked.plugin)),
         phase=runtime_phase(conn) if resolved is None else resolved.runtime_phase,
+        session=session,
+        change_no=latest_change(conn, caller.workspace),
     )
 
 
 class Judge:
-    def __init__(self, snapshots: Snapshots, allowlist: CredentialPolicy, settings: Settings) -> None:
+    def __init__(self, ledger: Ledger, snapshots: Snapshots, allowlist: CredentialPolicy, settings: Settings) -> None:
+        self._ledger = ledger
         self._snapshots = snapshots
         self._allowlist = allowlist
         self._settings = settings
         self._allowed: dict[tuple[Workspace, Digest], bool] = {}
         """Whether a snapshot's references are on the allowlist; neither ever changes in this process."""
 
-    async def judge(
-        self, caller: Caller, key: JobId, asked: JobRequest, print_: Digest, known: Known
-    ) -> tuple[NewReceipt, JobStart]:
+    async def judge(self, caller: Caller, key: JobId, asked: JobRequest, print_: Digest, known: Known) -> Admissible:
         """The row to reserve and the job to start. Raises Refused: who may, what, whether it may run, how much."""
         if isinstance(known.authority, Denied):
             raise Refused(ProblemCode.NOT_PERMITTED, known.authority.reason)
         assert known.authority is not None
+        _fits_session(asked, known.session)
         if known.resolved is None and (asked.version is not None or not known.published):
             raise Refused(ProblemCode.PLUGIN_UNKNOWN, "There is no such plugin or version in this workspace.")
-        if asked.session is not None:
-            raise Refused(ProblemCode.FEATURE_NOT_AVAILABLE, "Sessions are not available in this release.")
+        now = datetime.now(UTC)
         snapshot, facts = await self._facts(caller, known)
+        principal, granted_ = await self._principal(caller, known.authority, asked, snapshot, now)
+        facts = await self._with_authority(caller, facts, principal, granted_, now)
         verdict = classify(facts)
         refuse_by(verdict, asked)
         assert snapshot is not None
         assert known.resolved is not None
-        limits = narrowed(snapshot.limits, known.authority.limits, asked)
+        assert isinstance(granted_, Allowed)
+        limits = narrowed(snapshot.limits, granted_.limits, asked)
         if limits.max_cost_usd is not None and not snapshot.price_known:
             raise Refused(ProblemCode.LIMIT_EXCEEDED, "A money limit needs a model whose price is known.")
         if snapshot.bundle.manifest.input_schema is not None:
             reasons = validate(snapshot.bundle.manifest.input_schema, asked.input)
             if reasons:
                 raise Refused(ProblemCode.INPUT_INVALID, "input: " + "; ".join(reasons))
-        now = datetime.now(UTC)
         deadline = resolve_deadline(asked.instant, asked.timeout_seconds, now, limits.max_duration_seconds)
         if isinstance(deadline, NoDeadline):
             code = ProblemCode.DEADLINE_INVALID if deadline.kind == "invalid" else ProblemCode.LIMIT_EXCEEDED
             raise Refused(code, deadline.reason)
-        plugin = PluginRef(name=asked.plugin, version=known.resolved.version, digest=known.resolved.plugin_digest)
         start = JobStart(
             workspace=caller.workspace,
             job_id=key,
-            principal=caller.principal,
-            initiator=None if asked.initiator is None else Initiator(**asked.initiator.model_dump()),
-            plugin=plugin,
+            principal=principal,
+            initiator=initiator_of(caller, principal, asked),
+            plugin=PluginRef(name=asked.plugin, version=known.resolved.version, digest=known.resolved.plugin_digest),
             snapshot=snapshot.digest,
             mode=asked.mode,
             facts=facts,
@@ -120,27 +126,53 @@ class Judge:
             deadline=deadline,
             limits=limits,
             tools=snapshot.table,
+            session=asked.session,
+            conversation=None if known.session is None else known.session.conversation,
             labels=asked.labels,
             roll_over_after=self._settings.roll_over_after_events,
             heartbeat_s=self._settings.heartbeat_timeout_s,
         )
-        return self._row(start, asked, verdict), start
+        return Admissible(
+            receipt=row_of(start, asked, verdict),
+            start=start,
+            authority=NewAuthority(
+                workspace=start.workspace,
+                job_id=start.job_id,
+                principal=principal,
+                submitted_by=caller.principal,
+                credential=caller.credential,
+                plugin=start.plugin.name,
+                version=start.plugin.version,
+                snapshot=start.snapshot,
+                model=snapshot.deployment.model,
+                limits={**limits.model_dump(mode="json"), "tools": granted_.limits.tools},
+                seen_change=known.change_no,
+                minted_at=now,
+                expires_at=now + timedelta(seconds=self._settings.authority_ttl_s),
+            ),
+            session=known.session,
+            max_open=granted_.limits.max_concurrent_jobs,
+        )
 
     async def _facts(self, caller: Caller, known: Known) -> tuple[Snapshot | None, EligibilityFacts]:
-        """The facts that `classify` judges, and the snapshot where there is one."""
+        """The facts of what is to run, and the snapshot where there is one. A session keeps the one it is bound to."""
         resolved = known.resolved
         if resolved is None:
             return None, EligibilityFacts(released=False, version_phase="blocked_noop", runtime_phase=known.phase)
+        bound = None if known.session is None else known.session.snapshot
         facts = EligibilityFacts(
             withdrawn=resolved.withdrawn,
-            deployed=resolved.deployment_digest is not None,
+            deployed=bound is not None or resolved.deployment_digest is not None,
             version_phase=resolved.version_phase,
             runtime_phase=resolved.runtime_phase,
         )
-        if resolved.deployment_digest is None:
-            return None, facts
         try:
-            digest = await self._snapshots.put(caller.workspace, resolved.plugin_digest, resolved.deployment_digest)
+            if bound is not None:
+                digest = bound
+            elif resolved.deployment_digest is not None:
+                digest = await self._snapshots.put(caller.workspace, resolved.plugin_digest, resolved.deployment_digest)
+            else:
+                return None, facts
             snapshot = await self._snapshots.load(caller.workspace, digest)
         except SnapshotMismatch:
             return None, facts.model_copy(update={"snapshot_ok": False})
@@ -154,6 +186,33 @@ class Judge:
             }
         )
 
+    async def _principal(
+        self, caller: Caller, own: Allowed, asked: JobRequest, snapshot: Snapshot | None, now: datetime
+    ) -> tuple[PrincipalId, Allowed | Denied]:
+        """Whose authority and bill the job is: the caller's, or that of the agent which the deployment names, whose
+        principal is the whole `agent:NAME`. What the caller may do is then no part of it."""
+        if snapshot is None or snapshot.deployment.identity == "caller":
+            return caller.principal, own
+        agent = PrincipalId(snapshot.deployment.identity)
+        grants = await self._ledger.read(lambda conn: grants_of(conn, caller.workspace, agent, now))
+        return agent, granted(grants, Action.JOBS_SUBMIT, asked.plugin, now)
+
+    async def _with_authority(
+        self,
+        caller: Caller,
+        facts: EligibilityFacts,
+        principal: PrincipalId,
+        granted_: Allowed | Denied,
+        now: datetime,
+    ) -> EligibilityFacts:
+        if isinstance(granted_, Denied):
+            return facts.model_copy(update={"authority_ok": False})
+        limits = granted_.limits
+        if not day_is_bounded(limits):
+            return facts
+        spent = await self._ledger.read(lambda conn: day_is_spent(conn, caller.workspace, principal, limits, now))
+        return facts.model_copy(update={"limits_ok": not spent})
+
     def _references_allowed(self, workspace: Workspace, snapshot: Snapshot) -> bool:
         """Whether every credential reference of the deployment may be used by this workspace for its host."""
         key = (workspace, snapshot.digest)
@@ -166,41 +225,17 @@ class Judge:
             )
         return self._allowed[key]
 
-    def _row(self, start: JobStart, asked: JobRequest, verdict: Verdict) -> NewReceipt:
-        receipt = {
-            "job_id": start.job_id,
-            "status": Status.QUEUED,
-            "mode": start.mode,
-            "eligibility": verdict.eligibility,
-            "blocker": verdict.blocker,
-            "executed": "no",
-            "accepted_at": timestamp(start.accepted_at),
-            "deadline": timestamp(start.deadline),
-            "fingerprint": start.fingerprint,
-            "plugin": start.plugin.model_dump(),
-            "snapshot": start.snapshot,
-            "session": start.session,
-            "retry_of": start.retry_of,
-        }
-        return NewReceipt(
-            workspace=start.workspace,
-            job_id=start.job_id,
-            fingerprint=start.fingerprint,
-            principal=start.principal,
-            plugin=start.plugin.name,
-            version=start.plugin.version,
-            plugin_digest=start.plugin.digest,
-            snapshot=start.snapshot,
-            mode=start.mode,
-            session=start.session,
-            retry_of=start.retry_of,
-            receipt=json.dumps(receipt, separators=(",", ":"), ensure_ascii=False).encode(),
-            job_input=json.dumps(asked.input, separators=(",", ":"), ensure_ascii=False).encode(),
-            start_input=start.model_dump_json().encode(),
-            labels=asked.labels,
-            initiator=None if asked.initiator is None else asked.initiator.model_dump(),
-            deadline_at=start.deadline,
-            reserved_at=start.accepted_at,
+
+def _fits_session(asked: JobRequest, session: SessionRow | None) -> None:
+    """A session stays with the plugin and version of its first job."""
+    if session is None:
+        return
+    if session.plugin != asked.plugin:
+        raise Refused(ProblemCode.INPUT_INVALID, "session: This session belongs to another plugin.")
+    if asked.version not in (None, session.version):
+        raise Refused(
+            ProblemCode.INPUT_INVALID,
+            "version: The session is bound to another one; leave it out, or open another.",
         )
 
 
@@ -225,32 +260,4 @@ def _not_yet(code: ProblemCode, verdict: Verdict) -> NoReturn:
         executed="no",
         next_gate=verdict.next_gate,
         not_yet=verdict.not_yet,
-    )
-
-
-def narrowed(limits: Limits, granted: GrantLimits, asked: JobRequest) -> Limits:
-    """What this job may spend: the least of snapshot, grant and what was asked. Asking for more is `limit-exceeded`."""
-    allowed = least(limits, granted)
-    budget = asked.budget
-    wants: dict[str, int | Decimal | None] = {
-        "max_steps": budget.max_steps if budget else None,
-        "max_tokens": budget.max_tokens if budget else None,
-        "max_cost_usd": asked.max_cost,
-    }
-    for name, want in wants.items():
-        bound = getattr(allowed, name)
-        if want is not None and bound is not None and want > bound:
-            raise Refused(ProblemCode.LIMIT_EXCEEDED, f"budget.{name}: at most {bound} is allowed.", limit=name)
-    return allowed.model_copy(update={name: want for name, want in wants.items() if want is not None})
-
-
-def least(limits: Limits, granted: GrantLimits) -> Limits:
-    """Per limit, the lower of what the snapshot allows and what the caller's grants state."""
-    stated = granted.over(limits)
-    costs = [cost for cost in (limits.max_cost_usd, stated.max_cost_usd) if cost is not None]
-    return Limits(
-        max_steps=min(limits.max_steps, stated.max_steps),
-        max_duration_seconds=min(limits.max_duration_seconds, stated.max_duration_seconds),
-        max_tokens=min(limits.max_tokens, stated.max_tokens),
-        max_cost_usd=min(costs, default=None),
     )

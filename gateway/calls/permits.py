@@ -30,7 +30,7 @@ from gateway.ledger.stops import find_stop
 from gateway.metrics import Metrics
 from gateway.temporal import Engine
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import BlobRef, Digest, RequestId
+from workflows.contract.ids import BlobRef, Digest, PrincipalId, RequestId
 
 PERMIT_LIVES_S = 0.25
 
@@ -65,9 +65,11 @@ class Standing:
     authority: AuthorityRow
 
 
-def examine(conn: Connection, attempt: Attempt, now: datetime, *, hold: bool = False) -> Standing | Denied:
-    """Whether the job may call anything at all now. The first reason that matches is the answer. `hold`: what was found
-    stays true until the transaction ends."""
+def examine(
+    conn: Connection, attempt: Attempt, now: datetime, *, hold: bool = False, gated: bool = True
+) -> Standing | Denied:
+    """Whether the job may call anything at all now. The first reason that matches is the answer. `hold`: its authority
+    stays as it was found until the transaction ends. `gated` False: for a job that is held, and calls nothing yet."""
     row = find_receipt(conn, attempt.workspace, attempt.job_id)
     if row is None or row.mode != "live":
         return NO_RECEIPT
@@ -85,7 +87,7 @@ def examine(conn: Connection, attempt: Attempt, now: datetime, *, hold: bool = F
         return Denied(StepCode.SNAPSHOT_MISMATCH, "The published version is not the one the job was admitted with.")
     if version.withdrawn:
         return Denied(StepCode.PHASE_CLOSED, "This version was withdrawn; nothing was sent.")
-    if not version.version_phase == version.runtime_phase == "live":
+    if gated and not version.version_phase == version.runtime_phase == "live":
         return Denied(StepCode.PHASE_CLOSED, "This version (or the runtime) is not live any more; nothing was sent.")
     grants = grants_of(conn, row.workspace, row.principal, now)
     if isinstance(granted(grants, Action.JOBS_SUBMIT, row.plugin, now), Ungranted):
@@ -103,10 +105,15 @@ def decided(
     if decision is None or decision.decision != "approve" or decision.action_digest != action:
         return Denied(StepCode.REJECTED, "No approval covers this call.")
     for person in decision.decided_by:
-        grants = grants_of(conn, job.workspace, person, now)
-        if isinstance(granted(grants, Action.JOBS_DECIDE, job.plugin, now), Ungranted):
+        if not may_decide(conn, job, person, now):
             return Denied(StepCode.AUTHORITY_REVOKED, "Somebody who approved this call may not decide any more.")
     return None
+
+
+def may_decide(conn: Connection, job: ReceiptRow, person: PrincipalId, now: datetime) -> bool:
+    """Whether this person's grants still let them decide about jobs of this plugin."""
+    grants = grants_of(conn, job.workspace, person, now)
+    return not isinstance(granted(grants, Action.JOBS_DECIDE, job.plugin, now), Ungranted)
 
 
 def permit(

@@ -54,7 +54,8 @@ class World:
 
     async def admit(self, asked: JobRequest, caller: Caller = CALLER) -> tuple[NewReceipt, JobStart]:
         known = await self.look(asked, caller)
-        return await self.judge.judge(caller, KEY, asked, fingerprint(caller.principal, asked), known)
+        admissible = await self.judge.judge(caller, KEY, asked, fingerprint(caller.principal, asked), known)
+        return admissible.receipt, admissible.start
 
     async def refusal(self, asked: JobRequest, caller: Caller = CALLER) -> Refused:
         with pytest.raises(Refused) as caught:
@@ -107,7 +108,7 @@ async def new_world(ledger: Ledger, folder: Path) -> World:
     settings = load_settings(data=folder / "data", development=True)
     blobs = folder / "blobs"
     snapshots = Snapshots(Blobs.open(blobs.as_uri()))
-    made = World(ledger, Judge(snapshots, CredentialPolicy.load(settings), settings), snapshots, blobs)
+    made = World(ledger, Judge(ledger, snapshots, CredentialPolicy.load(settings), settings), snapshots, blobs)
     await made.runtime("live")
     await ledger.write(lambda conn: insert_grant(conn, grant("g-app", at=NOW)))
     return made

@@ -15,11 +15,12 @@ import pytest
 
 from gateway.authority import Allowed, Denied, GrantLimits
 from gateway.jobrequest import fingerprint
-from gateway.judging import Known, least, narrowed, refuse_by
+from gateway.judging import Known, refuse_by
 from gateway.ledger.catalog import withdraw_version
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import insert_grant
 from gateway.ledger.receipts import accept, mark_refused, reserve
+from gateway.limits import least, narrowed
 from tests.unit.judging_world import CALLER, CANARY, KEY, NOW, World, new_world, request
 from tests.unit.ledger_rows import APP, AT, DEMO, OPERATOR, REFUND, grant, receipt
 from workflows.contract.errors import ProblemCode, Refused
