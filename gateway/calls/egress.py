@@ -7,11 +7,10 @@ closed would turn a plain "refused" into a lost reply. Reasons are fixed sentenc
 """
 
 import asyncio
-import re
+import math
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, Self, cast
@@ -20,60 +19,12 @@ import httpcore2
 import httpx2
 
 from gateway.calls.addresses import AddressRefused, CheckedBackend, HostUnknown, Resolve, resolve_by_system
+from gateway.calls.outbound import OURS, NotSent, OutboundCall, OutboundReply, ReplyLost, ReplyTooLarge, build, joined
 
 BeforeBytes = Callable[[], Awaitable[None]]
 MODEL_REPLY_BYTES = 16 * 1024 * 1024
 KEEP_ALIVE_S = 10.0
 _REUSING = frozenset({"GET", "HEAD"})
-_METHOD = re.compile(r"[A-Z]{1,16}")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?|")
-_OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "expect", "upgrade"})
-"""Headers that only the door writes."""
-
-
-class NotSent(httpx2.TransportError):
-    """Nothing left: the request may be sent again, whatever it does."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class ReplyLost(httpx2.TransportError):
-    """Bytes may have left and the outcome is not known. `status` is set where at least the reply's head arrived."""
-
-    def __init__(self, reason: str, *, status: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.status = status
-
-
-class ReplyTooLarge(ReplyLost):
-    """The reply's body passed the limit; `status` is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutboundCall:
-    """`url` is absolute, http or https. `timeout_s` is the whole call's time in seconds, `max_bytes` the body's limit.
-    Headers are printable ASCII and may hold a credential, hence no repr."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes | None = field(repr=False)
-    allow_private: bool
-    timeout_s: float
-    max_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OutboundReply:
-    """Header names are lower case, repeated ones joined by a comma; values are latin-1 text as they came."""
-
-    status: int
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=False)
 
 
 class Door:
@@ -99,22 +50,31 @@ class Door:
         as it is, and then nothing was sent. Raises NotSent, ReplyLost and ReplyTooLarge besides."""
         loop = asyncio.get_running_loop()
         exchange = _Exchange(loop.time() + call.timeout_s, call.max_bytes, before_bytes)
-        request = _request(call, exchange.trace)
+        request = build(call, exchange.trace)
         pool = self._pool(call.allow_private, reuse=call.method in _REUSING)
         response = await exchange.open(pool, request)
         chunks = [chunk async for chunk in exchange.body(response)]
-        return OutboundReply(response.status, _joined(response.headers), b"".join(chunks))
+        return OutboundReply(response.status, joined(response.headers), b"".join(chunks))
 
     def client(self, *, allow_private: bool, timeout_s: float) -> httpx2.AsyncClient:
         """An HTTP client for a model provider's SDK, behind the same door; the caller closes it. `timeout_s` is the
         whole time of one request, its streamed reply included. Failures are the door's own (TransportErrors)."""
         return httpx2.AsyncClient(
-            transport=_Transport(self._pool(allow_private, reuse=True), timeout_s),
+            transport=_Transport(self._pool(allow_private, reuse=True), timeout_s, MODEL_REPLY_BYTES),
             trust_env=False,
             follow_redirects=False,
             timeout=timeout_s,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            cookies=no_cookies(),
         )
+
+    def transport(
+        self, *, allow_private: bool, timeout_s: float, max_bytes: int, before_bytes: BeforeBytes | None = None
+    ) -> httpx2.AsyncBaseTransport:
+        """The door for a protocol of several requests, each within the same `timeout_s` from now. With `before_bytes`,
+        which is awaited as `send` does, no connection is used twice."""
+        until = asyncio.get_running_loop().time() + timeout_s
+        pool = self._pool(allow_private, reuse=before_bytes is None)
+        return _Transport(pool, timeout_s, max_bytes, until=until, before_bytes=before_bytes)
 
     def _pool(self, allow_private: bool, *, reuse: bool) -> httpcore2.AsyncConnectionPool:
         """Pools never mix what one call may reach with what another may not."""
@@ -191,7 +151,7 @@ class _Exchange:
         raise error
 
     def _unwelcome(self, response: httpcore2.Response) -> ReplyLost | None:
-        headers = _joined(response.headers)
+        headers = joined(response.headers)
         if headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
             return ReplyLost("The reply is compressed although that was not asked for.", status=response.status)
         length = headers.get("content-length", "")
@@ -203,22 +163,35 @@ class _Exchange:
 class _Transport(httpx2.AsyncBaseTransport):
     """The door as the SDKs see it."""
 
-    def __init__(self, pool: httpcore2.AsyncConnectionPool, timeout_s: float) -> None:
+    def __init__(
+        self,
+        pool: httpcore2.AsyncConnectionPool,
+        timeout_s: float,
+        max_bytes: int,
+        *,
+        until: float = math.inf,
+        before_bytes: BeforeBytes | None = None,
+    ) -> None:
         self._pool = pool
         self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._until = until
+        self._before_bytes = before_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        exchange = _Exchange(asyncio.get_running_loop().time() + self._timeout_s, MODEL_REPLY_BYTES)
+        now = asyncio.get_running_loop().time()
+        until = min(now + self._timeout_s, self._until)
+        exchange = _Exchange(until, self._max_bytes, self._before_bytes)
         call = OutboundCall(
             method=request.method,
             url=str(request.url),
-            headers={name: value for name, value in request.headers.items() if name not in _OURS},
+            headers={name: value for name, value in request.headers.items() if name not in OURS},
             body=await request.aread(),
             allow_private=False,  # the pool decides
-            timeout_s=self._timeout_s,
-            max_bytes=MODEL_REPLY_BYTES,
+            timeout_s=max(until - now, 0.0),
+            max_bytes=self._max_bytes,
         )
-        outgoing = _request(call, exchange.trace)
+        outgoing = build(call, exchange.trace)
         response = await exchange.open(self._pool, outgoing)
         return httpx2.Response(response.status, headers=response.headers, stream=_Body(exchange, response))
 
@@ -236,42 +209,9 @@ class _Body(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
-def _request(call: OutboundCall, trace: Callable[..., Awaitable[None]]) -> httpcore2.Request:
-    """Raises NotSent for what can not be written as HTTP, so that no permit is spent on it."""
-    try:
-        url = httpx2.URL(call.url)
-    except (httpx2.InvalidURL, ValueError):
-        raise NotSent("The address is not a valid URL.") from None
-    if url.scheme not in ("http", "https") or not url.raw_host or url.userinfo:
-        raise NotSent("The address is not a plain http or https URL.")
-    sound = all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(call.headers[name]) for name in call.headers)
-    if not sound or not _METHOD.fullmatch(call.method) or any(name.lower() in _OURS for name in call.headers):
-        raise NotSent("The request holds a method or header that may not be sent.")
-    headers = {"host": url.netloc.decode("ascii"), "accept-encoding": "identity", "user-agent": "jobgate"}
-    headers |= {name.lower(): value for name, value in call.headers.items()}
-    if call.body is not None or call.method not in ("GET", "HEAD", "DELETE"):
-        headers["content-length"] = str(len(call.body or b""))
-    return httpcore2.Request(
-        call.method,
-        httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-        headers=list(headers.items()),
-        content=call.body or None,
-        extensions={
-            "trace": trace,
-            "timeout": {
-                "connect": call.timeout_s
-            },  # for the shares of several addresses; the whole time is the exchange's
-            "sni_hostname": url.raw_host.decode("ascii").rstrip("."),
-        },
-    )
-
-
-def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    joined: dict[str, str] = {}
-    for raw_name, raw_value in headers:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    return joined
+def no_cookies() -> CookieJar:
+    """A jar that keeps nothing."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
 def _too_large(status: int) -> ReplyTooLarge:
