@@ -1,12 +1,14 @@
-"""A conversation as messages for a model provider: instructions, the input, answers and what came of their calls.
+"""A conversation as messages for a model provider: instructions, inputs, answers and what came of their calls.
 
-Call ids are derived from turn and call, so the same history is the same request on every attempt. What a tool answered
-is shown up to a bound; a person's reason is shown as theirs.
+Call ids are derived from job, turn and call, so the same history is the same request on every attempt. What a tool
+answered is shown up to a bound; a person's reason is shown as theirs. Every call gets a result, as providers demand:
+one that a job of a session left open, because it ended, is said to be open.
 """
 
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pydantic_ai.messages import (
     ModelMessage,
@@ -20,24 +22,43 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from activities.conversation import Came, Said, SaidCall, Told
 from activities.toolnames import spelled
 from gateway.blobs import Blobs
-from gateway.bundles import Bundle
-from workflows.contract.ids import BlobRef, Workspace
+from gateway.conversation import Asked, Came, Entry, Said, SaidCall, Told
+from gateway.snapshots import Snapshot
+from workflows.contract.ids import BlobRef, JobId, Workspace
 from workflows.contract.job import CallResult
 
 SHOWN_RESULT_BYTES = 32 * 1024
 CUT_NOTE = " [cut: the answer is longer than what is shown]"
+LEFT_OPEN = "The job ended before the result of this call was known. It may have taken effect, or not."
+ERASED = "(This input was erased.)"
 
 
-def instructions_of(bundle: Bundle) -> str:
-    manifest = bundle.manifest
-    return "\n\n".join(bundle.files[path].strip() for path in (manifest.instructions, *manifest.skills))
+def instructions_of(snapshot: Snapshot) -> str:
+    """The plugin's own instructions and skills, then the skills of each dependency, in the order of plugin.yaml."""
+    own, manifest = snapshot.bundle, snapshot.bundle.manifest
+    texts = [own.files[path] for path in (manifest.instructions, *manifest.skills)]
+    texts += [bundle.files[path] for bundle in snapshot.dependencies for path in bundle.manifest.skills]
+    return "\n\n".join(text.strip() for text in texts)
+
+
+@dataclass(slots=True)
+class _Since:
+    """What is told to the model after its answer `said`: a result for each of its calls first, then prompts."""
+
+    said: Said | None = None
+    job: int = 0
+    returned: dict[int, ToolReturnPart] = field(default_factory=dict[int, ToolReturnPart])
+    prompts: list[ModelRequestPart] = field(default_factory=list[ModelRequestPart])
+
+    @property
+    def parts(self) -> list[ModelRequestPart]:
+        return [*self.returned.values(), *self.prompts]
 
 
 class History:
-    """Rebuilds the messages of one job."""
+    """Rebuilds the messages of a job, or of its session until then. `inputs` are those of the jobs that were asked."""
 
     def __init__(self, blobs: Blobs, workspace: Workspace, offered: Mapping[str, str]) -> None:
         self._blobs = blobs
@@ -45,37 +66,50 @@ class History:
         self._offered = offered
 
     async def messages(
-        self, instructions: str, job_input: bytes, entries: Iterable[Said | Came | Told]
+        self, instructions: str, entries: Iterable[Entry], inputs: Mapping[JobId, bytes]
     ) -> list[ModelMessage]:
         messages: list[ModelMessage] = []
-        parts: list[ModelRequestPart] = [UserPromptPart(job_input.decode())]
-        said: Said | None = None
+        since = _Since()
         for entry in entries:
             match entry:
+                case Asked():
+                    self._close(since)
+                    since.job += 1
+                    since.prompts.append(UserPromptPart(inputs.get(entry.job_id, ERASED.encode()).decode()))
                 case Said():
-                    messages += [ModelRequest(parts, instructions=instructions), await self._response(entry)]
-                    parts = [self._returned(entry, call, call.note) for call in entry.calls if call.note is not None]
-                    said = entry
+                    messages += [ModelRequest(since.parts, instructions=instructions)]
+                    messages += [await self._response(entry, since.job)]
+                    since = _Since(entry, since.job)
+                    for call in entry.calls:
+                        if call.note is not None:
+                            self._return(since, call, call.note)
                 case Came():
                     texts = await asyncio.gather(*(self._told(result) for result in entry.results))
-                    calls = {} if said is None else {call.call: call for call in said.calls}
+                    calls = {} if since.said is None else {call.call: call for call in since.said.calls}
                     for result, text in zip(entry.results, texts, strict=True):
-                        if said is not None and result.call in calls:
-                            parts.append(self._returned(said, calls[result.call], text))
+                        if result.call in calls:
+                            self._return(since, calls[result.call], text)
                 case Told():
-                    parts.append(UserPromptPart(entry.text))
-        return [*messages, ModelRequest(parts, instructions=instructions)]
+                    since.prompts.append(UserPromptPart(entry.text))
+        return [*messages, ModelRequest(since.parts, instructions=instructions)]
 
-    async def _response(self, said: Said) -> ModelResponse:
+    async def _response(self, said: Said, job: int) -> ModelResponse:
         text = said.text if said.text_ref is None else (await self._bytes(said.text_ref)).decode()
         parts: list[ModelResponsePart] = [TextPart(text)] if text else []
         for call in said.calls:
             args = (await self._bytes(call.args_ref)).decode()
-            parts.append(ToolCallPart(self._name(call), args if args != "null" else "{}", _call_id(said, call)))
+            parts.append(ToolCallPart(self._name(call), args if args != "null" else "{}", _call_id(job, said, call)))
         return ModelResponse(parts or [TextPart("(no text)")])
 
-    def _returned(self, said: Said, call: SaidCall, text: str) -> ToolReturnPart:
-        return ToolReturnPart(self._name(call), text, _call_id(said, call))
+    def _close(self, since: _Since) -> None:
+        for call in since.said.calls if since.said is not None else ():
+            if call.call not in since.returned:
+                self._return(since, call, LEFT_OPEN)
+
+    def _return(self, since: _Since, call: SaidCall, text: str) -> None:
+        assert since.said is not None
+        part = ToolReturnPart(self._name(call), text, _call_id(since.job, since.said, call))
+        since.returned[call.call] = part
 
     def _name(self, call: SaidCall) -> str:
         return self._offered.get(call.tool) or spelled(call.tool)
@@ -99,8 +133,9 @@ class History:
         return await self._blobs.get(self._workspace, ref)
 
 
-def _call_id(said: Said, call: SaidCall) -> str:
-    return f"call_{said.turn}_{call.call}"
+def _call_id(job: int, said: Said, call: SaidCall) -> str:
+    """Unique in a session, whose jobs are counted from 1."""
+    return f"call_{said.turn}_{call.call}" if job == 1 else f"call_{job}_{said.turn}_{call.call}"
 
 
 def _shown(data: bytes) -> str:

@@ -8,13 +8,13 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from pydantic import JsonValue
 from temporalio import activity
 
 from activities.answers import FINAL_ANSWER, Answer, Final
-from activities.conversation import INLINE_TEXT, Came, Conversation, Said, SaidCall, Told
 from activities.finals import FinalVerdict, judge_final
 from activities.history import History, instructions_of
 from activities.planning import AskedCall, Planner
@@ -22,25 +22,34 @@ from activities.providers import Providers
 from activities.scripted import play
 from activities.toolnames import provider_names
 from gateway.blobs import Blobs
-from gateway.calls.attempts import current_attempt
+from gateway.calls.attempts import Attempt, current_attempt
 from gateway.calls.gateway import load_snapshot
 from gateway.calls.permits import Permits
+from gateway.conversation import INLINE_TEXT, Asked, Came, Conversation, Entry, Said, SaidCall, Told
+from gateway.ledger.engine import Ledger
 from gateway.ledger.receipts import ReceiptRow
+from gateway.ledger.sessions import inputs_of, session_jobs
+from gateway.ledger.spending import Spent
 from gateway.script import parse_script
 from gateway.snapshots import ASK_HUMAN, Snapshot, Snapshots
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import BlobRef, ToolName, Workspace
+from workflows.contract.ids import BlobRef, JobId, ToolName, Workspace
+from workflows.contract.job import INLINE_RESULT_BYTES
 from workflows.contract.steps import Activity, ModelInput, ModelOutput, PlannedCall
 from workflows.contract.text import clean_text
 
 MAX_CALLS = 100
 MAX_REFUSED_FINALS = 3
 SAID_IN_EVENTS = 500
+TAKEN = "Taken: the job is done."
 
 
 class ModelActivity:
-    def __init__(self, permits: Permits, snapshots: Snapshots, blobs: Blobs, providers: Providers) -> None:
+    def __init__(
+        self, permits: Permits, ledger: Ledger, snapshots: Snapshots, blobs: Blobs, providers: Providers
+    ) -> None:
         self._permits = permits
+        self._ledger = ledger
         self._snapshots = snapshots
         self._blobs = blobs
         self._providers = providers
@@ -51,15 +60,33 @@ class ModelActivity:
         receipt = await self._permits.admit(attempt)
         snapshot = await load_snapshot(self._snapshots, receipt)
         conversation = await Conversation.load(self._blobs, receipt.workspace, asked.conversation)
+        if receipt.session is not None and conversation.head.job != receipt.job_id:
+            unheard = await self._unheard(receipt, receipt.session, conversation.head.job)
+            conversation = conversation.begin(receipt.job_id, unheard)
         if asked.results:
             conversation = conversation.add(Came(results=asked.results))
         if snapshot.deployment.script_file is not None:
             answer = await self._play(asked, receipt, snapshot, conversation.head.results)
         else:
             answer = await self._ask(asked, receipt, snapshot, conversation)
-        if len(answer.calls) > MAX_CALLS:
-            raise StepError(StepCode.REJECTED, f"The model asked for more than {MAX_CALLS} calls in one turn.")
-        return await self._settle(answer, receipt, snapshot, conversation)
+        spent = _spent(attempt, asked, answer, receipt)
+        try:
+            output = await self._keep(answer, receipt, snapshot, conversation)
+        except StepError:
+            await self._permits.settle(attempt, receipt, spent)  # an answer of no use costs as much
+            raise
+        await self._permits.settle(attempt, receipt, spent, output.conversation)
+        return output
+
+    async def _unheard(self, receipt: ReceiptRow, session: str, last: JobId | None) -> list[JobId]:
+        """The jobs between `last`, whose part ends the conversation, and this one: they ended without an answer."""
+        jobs = await self._ledger.read(lambda conn: session_jobs(conn, receipt.workspace, session))
+        since = max((job.seq for job in jobs if job.job_id == last), default=0)
+        return [
+            job.job_id
+            for job in jobs
+            if since < job.seq < receipt.seq and job.mode == "live" and job.confirmed_at is not None
+        ]
 
     async def _play(
         self, asked: ModelInput, receipt: ReceiptRow, snapshot: Snapshot, refs: Mapping[ToolName, BlobRef]
@@ -92,10 +119,14 @@ class ModelActivity:
     ) -> Answer:
         manifest = snapshot.bundle.manifest
         offered = provider_names([ASK_HUMAN, FINAL_ANSWER, *(tool.name for tool in manifest.tools if not tool.hidden)])
+        entries = await conversation.entries()
+        if receipt.session is None:
+            entries, inputs = [Asked(job_id=receipt.job_id), *entries], {receipt.job_id: receipt.job_input}
+        else:
+            jobs = {entry.job_id for entry in entries if isinstance(entry, Asked)}
+            inputs = await self._ledger.read(lambda conn: inputs_of(conn, receipt.workspace, jobs))
         history = History(self._blobs, receipt.workspace, offered)
-        messages = await history.messages(
-            instructions_of(snapshot.bundle), receipt.job_input, await conversation.entries()
-        )
+        messages = await history.messages(instructions_of(snapshot), entries, inputs)
         return await self._providers.ask(
             snapshot.deployment,
             messages,
@@ -106,10 +137,12 @@ class ModelActivity:
             left_s=(receipt.deadline_at - datetime.now(UTC)).total_seconds(),
         )
 
-    async def _settle(
+    async def _keep(
         self, answer: Answer, receipt: ReceiptRow, snapshot: Snapshot, conversation: Conversation
     ) -> ModelOutput:
         """The answer as the loop gets it; it is in the conversation before anything comes of it."""
+        if len(answer.calls) > MAX_CALLS:
+            raise StepError(StepCode.REJECTED, f"The model asked for more than {MAX_CALLS} calls in one turn.")
         verdict = judge_final(answer, snapshot.bundle.manifest.output_schema)
         fault = verdict.fault
         refused_finals = conversation.head.refused_finals + 1 if fault else 0
@@ -117,17 +150,21 @@ class ModelActivity:
             raise StepError(StepCode.REJECTED, f"The final answer does not fit the output schema: {fault}")
         planner = Planner(self._blobs, receipt, snapshot)
         planned = [await planner.plan(number, call) for number, call in enumerate(answer.calls, 1)]
-        entries: list[Said | Told] = [await self._said(answer, planned, verdict, receipt.workspace)]
+        final = None if verdict.final is None else _json_bytes(verdict.final.value)
+        final_ref = None if final is None else BlobRef(await self._blobs.put(receipt.workspace, final))
+        said = await self._said(answer, planned, verdict, receipt.workspace)
+        if final is not None and len(final) <= INLINE_RESULT_BYTES:
+            said = said.model_copy(update={"final_ref": final_ref})
+        entries: list[Entry] = [said]
         if fault and not verdict.notes:
             entries.append(Told(text=f"The final answer was not accepted. {fault}"))
         grown = conversation.add(*entries, refused_finals=refused_finals)
-        final = None if verdict.final is None else _json_bytes(verdict.final.value)
         return ModelOutput(
             turn=answer.turn,
             conversation=await grown.store(),
             say=clean_text(answer.say, SAID_IN_EVENTS),
             calls=() if final is not None else tuple(call for call in planned if call.call not in verdict.notes),
-            final_ref=None if final is None else BlobRef(await self._blobs.put(receipt.workspace, final)),
+            final_ref=final_ref,
             final_bytes=0 if final is None else len(final),
             final_invalid=fault,
             input_tokens=answer.input_tokens,
@@ -139,18 +176,37 @@ class ModelActivity:
     async def _said(
         self, answer: Answer, planned: Sequence[PlannedCall], verdict: FinalVerdict, workspace: Workspace
     ) -> Said:
+        taken = None if verdict.final is None else TAKEN
         calls = tuple(
-            SaidCall(call=call.call, tool=call.tool, args_ref=call.args_ref, note=verdict.notes.get(call.call))
+            SaidCall(call=call.call, tool=call.tool, args_ref=call.args_ref, note=verdict.notes.get(call.call, taken))
             for call in planned
         )
+        now = datetime.now(UTC)
         if len(answer.say) <= INLINE_TEXT:
-            return Said(turn=answer.turn, text=answer.say, calls=calls)
+            return Said(turn=answer.turn, text=answer.say, calls=calls, at=now)
         ref = BlobRef(await self._blobs.put(workspace, answer.say.encode(errors="replace")))
-        return Said(turn=answer.turn, text_ref=ref, calls=calls)
+        return Said(turn=answer.turn, text_ref=ref, calls=calls, at=now)
 
     async def _json(self, workspace: Workspace, ref: BlobRef) -> JsonValue:
         value: Any = json.loads(await self._blobs.get(workspace, ref))
         return value
+
+
+def _spent(attempt: Attempt, asked: ModelInput, answer: Answer, receipt: ReceiptRow) -> Spent:
+    return Spent(
+        workspace=attempt.workspace,
+        job_id=attempt.job_id,
+        step=asked.step,
+        attempt=asked.attempt,
+        principal=receipt.principal,
+        plugin=receipt.plugin,
+        kind="model",
+        input_tokens=answer.input_tokens,
+        output_tokens=answer.output_tokens,
+        cost_usd=answer.cost_usd or Decimal(0),
+        estimated=answer.estimated,
+        at=datetime.now(UTC),
+    )
 
 
 def _json_bytes(value: JsonValue) -> bytes:

@@ -14,6 +14,7 @@ from workflows.contract.ids import PLUGIN_NAME, PLUGIN_VERSION, TOOL_NAME, Plugi
 from workflows.contract.job import EffectClass, Limits
 
 MAX_TOOLS = 128
+MAX_DEPENDENCIES = 20
 DAY_S = 86_400
 LONGEST_JOB_S = 90 * DAY_S
 
@@ -130,7 +131,7 @@ class Manifest(Shape):
     description: Text
     instructions: FilePath
     skills: tuple[FilePath, ...] = Field(default=(), max_length=100)
-    dependencies: tuple[Dependency, ...] = ()
+    dependencies: tuple[Dependency, ...] = Field(default=(), max_length=MAX_DEPENDENCIES)
     services: tuple[Name, ...] = Field(default=(), max_length=50)
     policy: FilePath | None = None
     offload: Literal["allowed", "local_only"] = "allowed"
@@ -139,6 +140,10 @@ class Manifest(Shape):
     output_schema: Schema | None = None
     limits: DeclaredLimits = DeclaredLimits()
     tools: tuple[Tool, ...] = Field(default=(), max_length=MAX_TOOLS)
+
+    @property
+    def identity(self) -> tuple[PluginName, str]:
+        return self.name, self.version
 
     @property
     def effective_limits(self) -> Limits:

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from sqlalchemy import Connection
 
 from gateway.bundles import Bundle, parse_bundle
+from gateway.dependencies import check_dependencies
 from gateway.deployments import check_deployment
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.catalog import (
@@ -47,11 +48,18 @@ async def publish(doors: Doors, caller: Caller, files: dict[str, str]) -> tuple[
     bundle = await asyncio.to_thread(parse_bundle, files)
     name, version = bundle.manifest.name, bundle.manifest.version
     _check_table(bundle)
-    await doors.ledger.read(lambda conn: permit(caller, conn, Action.PLUGINS_PUBLISH, name))
+
+    def look(conn: Connection) -> None:
+        permit(caller, conn, Action.PLUGINS_PUBLISH, name)
+        known = find_plugin_version(conn, caller.workspace, name, version)
+        if known is None or known.digest != bundle.digest:  # what is published stays so, whatever became of its pins
+            check_dependencies(conn, caller.workspace, bundle)
+
+    await doors.ledger.read(look)
     await doors.snapshots.put_bundle(caller.workspace, bundle)
 
     def write(conn: Connection) -> tuple[bool, PluginVersionRow]:
-        permit(caller, conn, Action.PLUGINS_PUBLISH, name)
+        look(conn)
         new = NewPluginVersion(
             workspace=caller.workspace,
             name=name,

@@ -132,9 +132,14 @@ def _reconcile(manifest: Manifest, _files: Files) -> Iterator[Fault]:
             yield path, 'The reconciling tool must take {"effect_id"} alone.'
 
 
-def _no_dependencies(manifest: Manifest, _files: Files) -> Iterator[Fault]:
-    if manifest.dependencies:
-        yield ("dependencies",), "Dependencies on other plugins are not available in this release."
+def _dependencies(manifest: Manifest, _files: Files) -> Iterator[Fault]:
+    """What the files alone can tell; whether a pin names what is published: gateway/dependencies.py."""
+    named = [pin.plugin for pin in manifest.dependencies]
+    for index, plugin in enumerate(named):
+        if plugin == manifest.name:
+            yield ("dependencies", index, "plugin"), "A plugin does not depend on itself."
+        if plugin in named[:index]:
+            yield ("dependencies", index, "plugin"), "This plugin is pinned twice."
 
 
 def _http_only(manifest: Manifest, _files: Files) -> Iterator[Fault]:
@@ -153,5 +158,6 @@ RULES: tuple[Rule, ...] = (
     _paths,
     _templates,
     _reconcile,
+    _dependencies,
 )
-UNAVAILABLE: tuple[Rule, ...] = (_no_dependencies, _http_only)
+UNAVAILABLE: tuple[Rule, ...] = (_http_only,)

@@ -2,7 +2,8 @@
 
 A bundle is stored as its index (RFC 8785 `{path: digest}`, whose digest is the bundle's) and one blob a file; a
 deployment as its canonical JSON; a snapshot as `{plugin, deployment}`. So every byte is verified by the name it is
-asked for. Parsed snapshots are kept in memory; their bytes are read and verified again once a second at most.
+asked for. Pinned dependencies are bundles too. Parsed snapshots are kept in memory; on every load the store is asked
+whether their blobs are still the same (a folder), and all bytes are read and verified again after a second.
 """
 
 import asyncio
@@ -40,6 +41,8 @@ class Snapshot:
     digest: Digest
     bundle: Bundle
     deployment: Deployment
+    dependencies: tuple[Bundle, ...]
+    """In the order of plugin.yaml."""
     limits: Limits
     table: dict[ToolName, ToolRow]
     refs: tuple[BlobRef, ...]
@@ -51,12 +54,24 @@ class Snapshot:
         return deployment.script_file is not None or deployment.price is not None or price_known(deployment.model)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """When its bytes were verified (monotonic, in seconds), and what its files were like then."""
+
+    snapshot: Snapshot
+    stamps: tuple[str | None, ...] | None
+    at: float
+
+
+_BROKEN = (BlobMissing, BlobCorrupt, DigestMismatch, KeyError, TypeError, ValueError)
+
+
 class Snapshots:
     """One per process. Raises SnapshotMismatch, or Refused(BLOBS_UNAVAILABLE) where the store does not answer."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._kept: OrderedDict[tuple[Workspace, Digest], tuple[Snapshot, float]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Workspace, Digest], _Kept] = OrderedDict()
 
     async def put_bundle(self, workspace: Workspace, bundle: Bundle) -> None:
         """Store a bundle; idempotent."""
@@ -78,18 +93,20 @@ class Snapshots:
         """The snapshot, verified against its digests."""
         key = (workspace, digest)
         kept, now = self._kept.get(key), time.monotonic()
-        if kept is not None and now - kept[1] < VERIFIED_FOR_S:
-            return kept[0]
         try:
+            stamps = None if kept is None else self._blobs.stamps(workspace, kept.snapshot.refs)
+            if kept is not None and stamps == kept.stamps and now - kept.at < VERIFIED_FOR_S:
+                return kept.snapshot
             if kept is not None:
-                await asyncio.gather(*(self._blobs.verify(workspace, ref) for ref in kept[0].refs))
-                snapshot = kept[0]
+                snapshot = kept.snapshot
+                await asyncio.gather(*(self._blobs.verify(workspace, ref) for ref in snapshot.refs))
             else:
                 snapshot = await self._read(workspace, digest)
-        except (BlobMissing, BlobCorrupt, DigestMismatch, KeyError, ValueError):
+                stamps = self._blobs.stamps(workspace, snapshot.refs)
+        except _BROKEN:
             self._kept.pop(key, None)
             raise SnapshotMismatch from None
-        self._kept[key] = (snapshot, now)
+        self._kept[key] = _Kept(snapshot, stamps, now)
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
@@ -99,34 +116,41 @@ class Snapshots:
         """One published bundle, verified. Raises SnapshotMismatch."""
         try:
             bundle, _ = await self._read_bundle(workspace, digest)
-        except (BlobMissing, BlobCorrupt, DigestMismatch, KeyError, ValueError):
+        except _BROKEN:
             raise SnapshotMismatch from None
         return bundle
 
     async def _read(self, workspace: Workspace, digest: Digest) -> Snapshot:
-        pair = json.loads(await self._blobs.get(workspace, digest))
+        pair = json.loads(await self._blobs.verify(workspace, digest))
         plugin, deployed = Digest(pair["plugin"]), Digest(pair["deployment"])
         bundle, refs = await self._read_bundle(workspace, plugin)
-        body = json.loads(await self._blobs.get(workspace, deployed))
+        body = json.loads(await self._blobs.verify(workspace, deployed))
         try:
             deployment = check_deployment(body, bundle)
         except Refused:
             raise SnapshotMismatch from None
+        pins = bundle.manifest.dependencies
+        pinned = await asyncio.gather(*(self._read_bundle(workspace, Digest(pin.digest)) for pin in pins))
+        if any((pin.plugin, pin.version) != it.manifest.identity for pin, (it, _) in zip(pins, pinned, strict=True)):
+            raise SnapshotMismatch
+        own = [BlobRef(digest), BlobRef(deployed), *refs]
         return Snapshot(
             digest=digest,
             bundle=bundle,
             deployment=deployment,
+            dependencies=tuple(dependency for dependency, _ in pinned),
             limits=effective_limits(bundle.manifest, deployment),
             table=dispatch_table(bundle),
-            refs=(BlobRef(digest), BlobRef(plugin), BlobRef(deployed), *refs),
+            refs=tuple(dict.fromkeys([*own, *(ref for _, refs in pinned for ref in refs)])),
         )
 
     async def _read_bundle(self, workspace: Workspace, digest: Digest) -> tuple[Bundle, tuple[BlobRef, ...]]:
-        index: dict[str, str] = json.loads(await self._blobs.get(workspace, digest))
-        texts = await asyncio.gather(*(self._blobs.get(workspace, Digest(ref)) for ref in index.values()))
+        """A bundle, and the blobs that it consists of; read from the store even where the bytes are in memory."""
+        index: dict[str, str] = json.loads(await self._blobs.verify(workspace, digest))
+        texts = await asyncio.gather(*(self._blobs.verify(workspace, Digest(ref)) for ref in index.values()))
         files = {path: text.decode() for path, text in zip(index, texts, strict=True)}
         bundle = load_bundle(canonical({"digest": digest, "files": files}), digest)
-        return bundle, tuple(BlobRef(Digest(ref)) for ref in index.values())
+        return bundle, (BlobRef(digest), *(BlobRef(Digest(ref)) for ref in index.values()))
 
 
 def index_of(bundle: Bundle) -> bytes:

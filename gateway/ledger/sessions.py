@@ -5,13 +5,15 @@ a job that has ended to the next one, so of racing submissions one wins. The hea
 last job's model steps only.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, and_, bindparam, or_, select, update
 
-from gateway.ledger.tables import columns_of, insert_if_absent, sessions
+from gateway.ledger.tables import columns_of, insert_if_absent, receipts, sessions
 from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, PrincipalId, Workspace
+from workflows.contract.job import Mode
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,30 @@ class SessionRow(NewSession):
     head_attempt: int
 
 
+@dataclass(frozen=True)
+class SessionJob:
+    """A job of a session, without what it holds. `seq` orders the jobs; the engine did not refuse it."""
+
+    seq: int
+    job_id: JobId
+    mode: Mode
+    reserved_at: datetime
+    confirmed_at: datetime | None
+
+
 _COLUMNS = columns_of(SessionRow, sessions)
+_JOBS = (
+    select(*columns_of(SessionJob, receipts))
+    .where(
+        receipts.c.workspace == bindparam("of_workspace"),
+        receipts.c.session == bindparam("of_session"),
+        receipts.c.refused_at.is_(None),
+    )
+    .order_by(receipts.c.seq)
+)
+_INPUTS = select(receipts.c.job_id, receipts.c.job_input).where(
+    receipts.c.workspace == bindparam("of_workspace"), receipts.c.job_id.in_(bindparam("jobs", expanding=True))
+)
 _INSERT = insert_if_absent(sessions).returning(sessions.c.session)
 _THIS = (sessions.c.workspace == bindparam("of_workspace"), sessions.c.session == bindparam("of_session"))
 _FIND = select(*_COLUMNS).where(*_THIS)
@@ -98,3 +123,15 @@ def move_head(
         "head": conversation,
     }
     conn.execute(_HEAD, of)
+
+
+def session_jobs(conn: Connection, workspace: Workspace, session: str) -> list[SessionJob]:
+    """Oldest first."""
+    rows = conn.execute(_JOBS, {"of_workspace": workspace, "of_session": session})
+    return [SessionJob(*row) for row in rows]
+
+
+def inputs_of(conn: Connection, workspace: Workspace, jobs: Collection[JobId]) -> Mapping[JobId, bytes]:
+    """The inputs of these jobs of the workspace, as JSON."""
+    rows = conn.execute(_INPUTS, {"of_workspace": workspace, "jobs": list(jobs)})
+    return {row.job_id: row.job_input for row in rows}

@@ -209,6 +209,21 @@ def test_a_tool_has_exactly_one_kind() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pins", "named"),
+    [
+        (("other", "other"), "twice"),
+        (("support-refund",), "itself"),
+    ],
+)
+def test_a_plugin_pins_each_other_plugin_once(pins: tuple[str, ...], named: str) -> None:
+    listed = "".join(f"\n  - {{plugin: {pin}, version: '1', digest: 'sha256:{'0' * 64}'}}" for pin in pins)
+    refused = broken("services: [shop]", f"services: [shop]\ndependencies:{listed}")
+    assert refused.code is ProblemCode.INPUT_INVALID
+    assert named in refused.detail
+    assert refused.extras["line"] == line_with("services: [shop]") + 1 + len(pins)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "named"),
     [
         ("    http: {connection: shop, method: POST, path: /refunds}", "    python: refund", "Python tools"),
@@ -218,11 +233,6 @@ def test_a_tool_has_exactly_one_kind() -> None:
             "MCP tools",
         ),
         ("    hidden: true", "    callback: {expires_in_seconds: 60}", "Callback tools"),
-        (
-            "services: [shop]",
-            f"services: [shop]\ndependencies: [{{plugin: other, version: '1', digest: 'sha256:{'0' * 64}'}}]",
-            "Dependencies",
-        ),
     ],
 )
 def test_what_this_release_does_not_run_is_refused_by_name(old: str, new: str, named: str) -> None:

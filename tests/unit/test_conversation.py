@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.conversation import ENTRIES_PER_BLOB, Came, Conversation, Said, Told
+from gateway.conversation import ENTRIES_PER_BLOB, Came, Conversation, Said, Told
 from gateway.blobs import Blobs
 from workflows.contract.ids import BlobRef, ToolName, Workspace, sha256_of
 from workflows.contract.job import CallResult

@@ -1,16 +1,19 @@
-"""A job's conversation as a chain of blobs: what the model said and asked for, and what came of each call.
+"""A job's or a session's conversation as a chain of blobs: what the model said and asked for, and what came of it.
 
-A blob is `{prev, entries, results, refused_finals}` with at most 50 entries; the head is written anew until it is full,
-so a long job stays linear. Arguments, tool results and long texts are references. `results` names the last result of
-each tool, so that the scripted model needs the head alone.
+A blob is `{prev, entries, results, refused_finals, job}` with about 50 entries; the head is written anew until it is
+full, so a long job stays linear. Arguments, tool results and long texts are references. `results` names the last result
+of each tool, so that the scripted model needs the head alone. In a session each job begins a blob of its own, and no
+blob holds an input: those are rows.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.blobs import Blobs
-from workflows.contract.ids import BlobRef, ToolName, Workspace
+from workflows.contract.events import Timestamp
+from workflows.contract.ids import BlobRef, JobId, ToolName, Workspace
 from workflows.contract.job import CallResult
 
 ENTRIES_PER_BLOB = 50
@@ -24,6 +27,13 @@ class _Stored(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+class Asked(_Stored):
+    """A job of a session begins with its input, which stays in the job's receipt."""
+
+    kind: Literal["asked"] = "asked"
+    job_id: JobId
+
+
 class SaidCall(_Stored):
     """`tool` is the name the model used, cleaned; `note` answers a call that Jobgate itself settled at once."""
 
@@ -34,13 +44,15 @@ class SaidCall(_Stored):
 
 
 class Said(_Stored):
-    """One answer of the model."""
+    """One answer of the model. `final_ref`: the value that ended the job, where it is small enough to be a result."""
 
     kind: Literal["said"] = "said"
     turn: int
     text: str = ""
     text_ref: BlobRef | None = None
     calls: tuple[SaidCall, ...] = ()
+    final_ref: BlobRef | None = None
+    at: Timestamp | None = None
 
 
 class Came(_Stored):
@@ -57,15 +69,18 @@ class Told(_Stored):
     text: str
 
 
-Entry = Annotated[Said | Came | Told, Field(discriminator="kind")]
+Entry = Asked | Said | Came | Told
+_StoredEntry = Annotated[Entry, Field(discriminator="kind")]
 
 
 class Chunk(_Stored):
     prev: BlobRef | None = None
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[_StoredEntry, ...] = ()
     results: dict[ToolName, BlobRef] = Field(default_factory=dict[ToolName, BlobRef])
     refused_finals: int = 0
     """How many answers in a row did not fit the output schema."""
+    job: JobId | None = None
+    """In a session: whose entries these are."""
 
 
 class Conversation:
@@ -82,11 +97,21 @@ class Conversation:
         head = Chunk() if ref is None else await _chunk(blobs, workspace, ref)
         return cls(blobs, workspace, head, ref)
 
-    def add(self, *entries: Said | Came | Told, refused_finals: int | None = None) -> "Conversation":
+    def begin(self, job_id: JobId, unheard: Sequence[JobId] = ()) -> "Conversation":
+        """This job's part of a session's conversation, in a blob of its own; as it is where that has begun.
+
+        `unheard` are the jobs since the last part that ended before a model answered. No result is carried over.
+        """
+        if self.head.job == job_id:
+            return self
+        asked = tuple(Asked(job_id=one) for one in (*unheard, job_id))
+        return Conversation(self._blobs, self._workspace, Chunk(prev=self._stored_as, entries=asked, job=job_id))
+
+    def add(self, *entries: Entry, refused_finals: int | None = None) -> "Conversation":
         """`refused_finals` None: as many as before."""
         head = self.head
         if self._stored_as is not None and len(head.entries) + ENTRIES_PER_TURN > ENTRIES_PER_BLOB:
-            head = Chunk(prev=self._stored_as, results=head.results, refused_finals=head.refused_finals)
+            head = Chunk(prev=self._stored_as, results=head.results, refused_finals=head.refused_finals, job=head.job)
         results = [result for entry in entries if isinstance(entry, Came) for result in entry.results]
         last = {one.tool: one.result_ref for one in results if one.result_ref and one.outcome in HAS_RESULT}
         grown = Chunk(
@@ -94,13 +119,14 @@ class Conversation:
             entries=(*head.entries, *entries),
             results={**head.results, **last},
             refused_finals=head.refused_finals if refused_finals is None else refused_finals,
+            job=head.job,
         )
         return Conversation(self._blobs, self._workspace, grown)
 
     async def store(self) -> BlobRef:
         return BlobRef(await self._blobs.put(self._workspace, self.head.model_dump_json().encode()))
 
-    async def entries(self) -> list[Said | Came | Told]:
+    async def entries(self) -> list[Entry]:
         """All of them, oldest first: reads the whole chain."""
         chunks = [self.head]
         while (prev := chunks[-1].prev) is not None:
