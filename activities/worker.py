@@ -27,6 +27,7 @@ from activities.providers import Providers
 from activities.tool import ToolActivity
 from gateway.allowlist import CredentialPolicy
 from gateway.blobs import Blobs
+from gateway.calls.callbacks import WaysBack, public_base
 from gateway.calls.egress import Door
 from gateway.calls.gateway import CallGateway
 from gateway.calls.permits import Permits
@@ -98,7 +99,8 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
     snapshots = Snapshots(blobs)
     credentials = CredentialPolicy.load(settings)
     permits = Permits(ledger, Engine(client, settings), telemetry.metrics, settings.authority_ttl_s)
-    calls = CallGateway(door, permits, Writes(ledger, blobs, permits), snapshots, blobs, credentials)
+    ways_back = WaysBack(ledger, public_base(settings))
+    calls = CallGateway(door, permits, Writes(ledger, blobs, permits), snapshots, blobs, credentials, ways_back)
     reads = LedgerActivities(ledger, blobs)
     model = ModelActivity(permits, ledger, snapshots, blobs, Providers(door, credentials))
     return Worker(

@@ -13,12 +13,13 @@ from gateway.actions import action_digest, load_args
 from gateway.allowlist import CredentialPolicy
 from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
+from gateway.calls.callbacks import WaysBack
 from gateway.calls.egress import BeforeBytes, Door, NotSent, ReplyLost
 from gateway.calls.http_call import HttpCalls
 from gateway.calls.http_tool import ToolOutcome
 from gateway.calls.kinds import Exchange, Kind, Prepared, Stamp
 from gateway.calls.permits import Permits
-from gateway.calls.replies import OUTCOME_OF, result_bytes, sentence
+from gateway.calls.replies import OUTCOME_OF, answers_later, result_bytes, sentence
 from gateway.calls.writes import Writes
 from gateway.cedar import compile_policy
 from gateway.ledger.effects import Intent
@@ -41,8 +42,10 @@ class CallGateway:
         snapshots: Snapshots,
         blobs: Blobs,
         credentials: CredentialPolicy,
+        ways_back: WaysBack,
     ) -> None:
-        self._http = HttpCalls(door, credentials)
+        self._http = HttpCalls(door, credentials, ways_back)
+        self._ways_back = ways_back
         self._permits = permits
         self._writes = writes
         self._snapshots = snapshots
@@ -52,6 +55,13 @@ class CallGateway:
         attempt = current_attempt()
         receipt = await self._permits.admit(attempt)
         prepared = await self._prepare(attempt, receipt, asked)
+        output = await self._called(prepared, asked)
+        if output.outcome != "pending":
+            await self._ways_back.close(prepared)
+        return output
+
+    async def _called(self, prepared: Prepared, asked: ToolInput) -> ToolOutput:
+        attempt = prepared.attempt
         exchange = await self._kind(prepared.tool).ready(prepared)
         if prepared.effect == "read":
             if prepared.request_id is not None:
@@ -94,6 +104,9 @@ class CallGateway:
             connection=None if called is None else snapshot.deployment.connections[called.connection],
             digest=digest,
             request_id=asked.request_id if verdict.verdict == "ask" else None,
+            step=asked.step,
+            call=asked.call,
+            asked_attempt=asked.attempt,
         )
 
     def _intent(self, prepared: Prepared, asked: ToolInput) -> Intent:
@@ -122,6 +135,8 @@ class CallGateway:
             raise StepError(StepCode.CONNECT_REFUSED, failure.reason) from None
         except ReplyLost as failure:
             raise StepError(StepCode.UNAVAILABLE, failure.reason) from None
+        if outcome.until is not None:
+            return answers_later(prepared.tool.name, outcome.until)
         ref = BlobRef(await self._blobs.put(prepared.attempt.workspace, result_bytes(outcome)))
         message = sentence(prepared.tool.name, outcome.state, outcome.message)
         return ToolOutput(outcome=OUTCOME_OF[outcome.state], result_ref=ref, message=message)

@@ -1,6 +1,7 @@
 """Tools of kind `http`: one request through the door, and its reply as an outcome that is free of the credential."""
 
 from gateway.allowlist import CredentialPolicy
+from gateway.calls.callbacks import ACCEPTED, HEADER, WaysBack
 from gateway.calls.egress import BeforeBytes, Door, OutboundCall, ReplyTooLarge
 from gateway.calls.http_tool import ToolOutcome, build_request
 from gateway.calls.kinds import Exchange, Prepared, Stamp, inject
@@ -10,9 +11,10 @@ from gateway.calls.replies import MAX_RESULT_BYTES, outcome_of, outcome_too_larg
 class HttpCalls:
     """One per process."""
 
-    def __init__(self, door: Door, credentials: CredentialPolicy) -> None:
+    def __init__(self, door: Door, credentials: CredentialPolicy, ways_back: WaysBack) -> None:
         self._door = door
         self._credentials = credentials
+        self._ways_back = ways_back
 
     async def ready(self, prepared: Prepared) -> Exchange:
         http, connection = prepared.tool.http, prepared.connection
@@ -25,6 +27,11 @@ class HttpCalls:
             if request.body is not None:
                 headers["Content-Type"] = "application/json"
             injection = inject(self._credentials, connection, prepared.attempt.workspace)
+            scrubber = injection.scrubber
+            way_back = await self._ways_back.open(prepared, stamp, injection.value)
+            if way_back is not None:
+                headers[HEADER] = way_back.url
+                scrubber = scrubber.also(way_back.token)
             call = OutboundCall(
                 method=http.method,
                 url=request.url,
@@ -37,7 +44,11 @@ class HttpCalls:
             try:
                 reply = await self._door.send(call, before_bytes=before_bytes)
             except ReplyTooLarge as failure:
+                if way_back is not None and failure.status == ACCEPTED:
+                    return ToolOutcome("pending", ACCEPTED, until=way_back.expires_at)
                 return outcome_too_large(prepared.effect, failure)
-            return outcome_of(prepared.effect, reply, injection.scrubber)
+            if way_back is not None and reply.status == ACCEPTED:
+                return ToolOutcome("pending", ACCEPTED, until=way_back.expires_at)
+            return outcome_of(prepared.effect, reply, scrubber)
 
         return exchange

@@ -32,7 +32,7 @@ _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
 _CHARSETS = frozenset({"utf-8", "ascii", "iso8859-1", "iso8859-15", "cp1252", "utf-16", "utf-16-le", "utf-16-be"})
 
-State = Literal["ok", "error", "confirmed", "failed", "unknown"]
+State = Literal["ok", "error", "confirmed", "failed", "unknown", "pending"]
 
 
 class ToolRequest(NamedTuple):
@@ -42,13 +42,15 @@ class ToolRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """`read` and `idempotent_write` are ok or error, `write` is confirmed, failed or unknown. `result` is what the tool
-    said, `message` a fixed sentence about it where there is something to say. Neither is scrubbed yet."""
+    """`read` and `idempotent_write` are ok or error, `write` is confirmed, failed or unknown; any of them is pending
+    where the tool answers by a callback, which is waited for `until` then. `result` is what the tool said, `message` a
+    fixed sentence about it where there is something to say. Neither is scrubbed yet."""
 
     state: State
     status: int
     result: JsonValue = None
     message: str | None = None
+    until: datetime | None = None
 
 
 def build_request(method: str, path_template: str, base_url: str, args: Mapping[str, JsonValue]) -> ToolRequest:

@@ -27,7 +27,8 @@ from workflows.contract.job import EffectClass
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A call that may be made. `connection` is set for tools that have one, `request_id` where the policy asks a
-    person; `effect` is what was planned: the declared class, or a stricter one."""
+    person; `effect` is what was planned: the declared class, or a stricter one. `step` and `call` say which call of the
+    job it is, `asked_attempt` the workflow's count of tries at it."""
 
     attempt: Attempt
     receipt: ReceiptRow
@@ -37,6 +38,9 @@ class Prepared:
     connection: Connection | None
     digest: Digest
     request_id: RequestId | None
+    step: int
+    call: int
+    asked_attempt: int
 
     @property
     def time_s(self) -> float:
@@ -80,6 +84,11 @@ class Injection:
 
     headers: Mapping[str, str]
     scrubber: Scrubber
+
+    @property
+    def value(self) -> str:
+        """The credential as it is injected, prefix included."""
+        return "".join(self.headers.values())
 
 
 def inject(policy: CredentialPolicy, connection: Connection, workspace: Workspace) -> Injection:

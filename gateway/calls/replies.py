@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import datetime
 from typing import Literal
 
 from pydantic import JsonValue
@@ -10,17 +11,20 @@ from gateway.calls.egress import OutboundReply, ReplyTooLarge
 from gateway.calls.http_tool import State, ToolOutcome, in_utf8, read_outcome
 from gateway.credentials import Scrubber
 from gateway.ledger.effects import Outcome
+from workflows.contract.ids import ToolName
 from workflows.contract.job import EffectClass
+from workflows.contract.steps import ToolOutput
 
 MAX_RESULT_BYTES = 1024 * 1024
 TOO_LARGE = "The tool's answer is larger than 1 MiB and was not kept."
 
-OUTCOME_OF: dict[State, Literal["ok", "error", "unknown"]] = {
+OUTCOME_OF: dict[State, Literal["ok", "error", "unknown", "pending"]] = {
     "ok": "ok",
     "confirmed": "ok",
     "error": "error",
     "failed": "error",
     "unknown": "unknown",
+    "pending": "pending",
 }
 RECORDED_AS: dict[State, Outcome] = {
     "ok": "confirmed",
@@ -29,7 +33,8 @@ RECORDED_AS: dict[State, Outcome] = {
     "failed": "failed",
     "unknown": "unknown",
 }
-"""How the ledger writes a state: an `idempotent_write` that came to an end is known, whatever the tool said."""
+"""How the ledger writes a state: an `idempotent_write` that came to an end is known, whatever the tool said. What is
+pending has come to none, and stays `sent`."""
 
 
 def outcome_of(effect: EffectClass, reply: OutboundReply, scrubber: Scrubber) -> ToolOutcome:
@@ -66,3 +71,11 @@ def sentence(tool: str, state: State, message: str | None) -> str:
             return f"{tool} did not succeed. {message or ''}".rstrip()
         case "unknown":
             return f"It is not known whether {tool} took effect."
+        case "pending":
+            return f"{tool} took the call and answers later."
+
+
+def answers_later(tool: ToolName, until: datetime, epoch: int | None = None) -> ToolOutput:
+    """The step's reply for a call whose callback is waited for."""
+    message = sentence(tool, "pending", None)
+    return ToolOutput(outcome="pending", callback_until=until, message=message, epoch=epoch)

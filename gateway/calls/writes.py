@@ -17,8 +17,9 @@ from gateway.calls.attempts import Attempt
 from gateway.calls.egress import BeforeBytes, NotSent, ReplyLost
 from gateway.calls.http_tool import ToolOutcome
 from gateway.calls.permits import Granted, Permits
-from gateway.calls.replies import OUTCOME_OF, RECORDED_AS, result_bytes, sentence
+from gateway.calls.replies import OUTCOME_OF, RECORDED_AS, answers_later, result_bytes, sentence
 from gateway.ledger import effects
+from gateway.ledger.callbacks import OfCall, standing_callback
 from gateway.ledger.effects import EffectRow, Intent
 from gateway.ledger.engine import Ledger
 from workflows.contract.errors import Refused, StepCode, StepError
@@ -91,6 +92,8 @@ class Writes:
             case "failed":
                 return _output(row.tool, ToolOutcome("failed", 0), row.outcome_ref, row.epoch)
             case "sent" | "unknown" if row.effect == "write":
+                if row.state == "sent" and (until := await self._awaited_until(row)) is not None:
+                    return answers_later(row.tool, until, row.epoch)
                 await self._ledger.write_grouped(
                     lambda conn: effects.record_outcome(
                         conn, row.effect_id, row.epoch, "unknown", None, at=datetime.now(UTC)
@@ -100,6 +103,12 @@ class Writes:
                 return _output(row.tool, UNKNOWN, None, row.epoch)
             case _:
                 return None
+
+    async def _awaited_until(self, row: EffectRow) -> datetime | None:
+        """Whoever sent it may have died before it told that the tool answers later: the tool still can."""
+        of = OfCall(row.workspace, row.job_id, row.step, row.call)
+        standing = await self._ledger.read(lambda conn: standing_callback(conn, of))
+        return None if standing is None else standing.expires_at
 
     async def _send(
         self, attempt: Attempt, intent: Intent, epoch: int, send: Send, sending: _Sending, until: float
@@ -121,6 +130,8 @@ class Writes:
         except asyncio.CancelledError:
             await sending.give_back()
             raise
+        if outcome.until is not None:
+            return answers_later(intent.tool, outcome.until, epoch)
         ref = await self._record(attempt, intent, epoch, outcome, until)
         return _output(intent.tool, outcome, ref, epoch)
 
