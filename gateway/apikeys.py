@@ -17,7 +17,8 @@ from gateway.scopes import Caller
 from gateway.tokens import unauthenticated
 
 PREFIX = "jgk_"
-_KEY = re.compile(r"jgk_([0-9a-f]{24})_([0-9a-f]{64})")
+KEY_ID = re.compile(r"[0-9a-f]{24}")
+_KEY = re.compile(rf"{PREFIX}({KEY_ID.pattern})_([0-9a-f]{{64}})")
 _NO_HASH = "0" * 64
 
 
