@@ -34,12 +34,12 @@ INSPECTED_EVENTS = 20_000
 class Histories:
     def __init__(self, service: WorkflowService, namespace: str) -> None:
         self._service = service
-        self._namespace = namespace
+        self.namespace = namespace
 
     async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
         """The progress in the input of the newest scheduled step, from the last page of the history."""
         request = GetWorkflowExecutionHistoryReverseRequest(
-            namespace=self._namespace,
+            namespace=self.namespace,
             execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
             maximum_page_size=20,
         )
@@ -51,7 +51,7 @@ class Histories:
     async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
         """The record in the close event of a completed or failed execution."""
         request = GetWorkflowExecutionHistoryRequest(
-            namespace=self._namespace,
+            namespace=self.namespace,
             execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
             history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
         )
@@ -68,7 +68,7 @@ class Histories:
         token = b""
         while True:
             request = GetWorkflowExecutionHistoryRequest(
-                namespace=self._namespace,
+                namespace=self.namespace,
                 execution=execution,
                 maximum_page_size=1000,
                 next_page_token=token,
@@ -99,7 +99,7 @@ class Histories:
         until = asyncio.get_running_loop().time() + within_s
         execution = WorkflowExecution(workflow_id=workflow_id(workspace, job_id))
         async with trouble(ignore=RPCStatusCode.NOT_FOUND):
-            question = DescribeWorkflowExecutionRequest(namespace=self._namespace, execution=execution)
+            question = DescribeWorkflowExecutionRequest(namespace=self.namespace, execution=execution)
             run = run_of(await self._service.describe_workflow_execution(question))
             attempts: list[RecordedAttempt] = []
             trace_id, seen, run_id, pending = None, 0, run.run_id, run.pending
@@ -124,7 +124,7 @@ class Histories:
             while len(events) < at_most and asyncio.get_running_loop().time() < until:
                 page = await self._service.get_workflow_execution_history(
                     GetWorkflowExecutionHistoryRequest(
-                        namespace=self._namespace, execution=execution, maximum_page_size=1000, next_page_token=token
+                        namespace=self.namespace, execution=execution, maximum_page_size=1000, next_page_token=token
                     )
                 )
                 events, token = [*events, *page.history.events], page.next_page_token
@@ -139,7 +139,7 @@ class Histories:
         async with trouble():
             for kind in kinds:
                 question = DescribeTaskQueueRequest(
-                    namespace=self._namespace, task_queue=TaskQueue(name=task_queue), task_queue_type=kind
+                    namespace=self.namespace, task_queue=TaskQueue(name=task_queue), task_queue_type=kind
                 )
                 found += (await self._service.describe_task_queue(question)).pollers
         return found

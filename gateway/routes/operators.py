@@ -1,4 +1,5 @@
-"""Operators publish, deploy, release and promote. Bodies are read strictly; what they mean is gateway/plugins.py's."""
+"""Operators publish, deploy, release, promote and withdraw. Bodies are read strictly; what they mean is
+gateway/plugins.py's and gateway/withdrawing.py's."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from facade.documented import refusals
 from gateway import plugins
 from gateway.doors import At, By, body_of, json_body, read_body
+from gateway.ledger.catalog import PluginVersionRow
 from gateway.strictjson import parse_json
+from gateway.withdrawing import withdraw
 from workflows.contract.errors import ProblemCode as P
 from workflows.contract.events import Timestamp
 from workflows.contract.job import Phase
@@ -42,6 +45,12 @@ class PromotionIn(_Body):
     break_glass: BreakGlass | None = None
 
 
+class WithdrawalIn(_Body):
+    """`reason` is kept, and shown to operators."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^[^\x00]*$")]
+
+
 class Published(BaseModel):
     name: str
     version: str
@@ -53,6 +62,11 @@ class Version(Published):
     published_by: str
     published_at: Timestamp
     withdrawn_at: Timestamp | None
+    withdrawn_reason: str | None
+
+    @classmethod
+    def of(cls, row: PluginVersionRow, phase: Phase) -> "Version":
+        return cls(phase=phase, **{name: getattr(row, name) for name in cls.model_fields if name != "phase"})
 
 
 class Versions(BaseModel):
@@ -123,20 +137,19 @@ async def publish(request: Request, response: Response, doors: At, caller: By) -
 async def versions(name: str, doors: At, caller: By) -> Versions:
     """Every published version, oldest first, with its phase."""
     found = await plugins.versions(doors, caller, plugins.plugin_name(name))
-    return Versions(
-        data=tuple(
-            Version(
-                name=row.name,
-                version=row.version,
-                digest=row.digest,
-                phase=phase,
-                published_by=row.published_by,
-                published_at=row.published_at,
-                withdrawn_at=row.withdrawn_at,
-            )
-            for row, phase in found
-        )
-    )
+    return Versions(data=tuple(Version.of(row, phase) for row, phase in found))
+
+
+@router.post(
+    "/plugins/{name}/versions/{version}/withdrawal",
+    operation_id="withdrawVersion",
+    responses=refusals(*_PLUGIN, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
+    openapi_extra=body_of(WithdrawalIn),
+)
+async def withdraw_version(name: str, version: str, request: Request, doors: At, caller: By) -> Version:
+    """Admit nothing on this version any more, for good. Repeated, the first withdrawal stands."""
+    asked = await read_body(request, WithdrawalIn)
+    return Version.of(*await withdraw(doors, caller, plugins.plugin_name(name), version, asked.reason))
 
 
 @router.put(
