@@ -16,6 +16,7 @@ from temporalio.client import WorkflowFailureError
 
 from gateway.blobs import Blobs
 from gateway.bundles import parse_bundle
+from gateway.ledger.authorities import NewAuthority, insert_authority
 from gateway.ledger.catalog import NewPluginVersion, insert_plugin_version
 from gateway.ledger.engine import Ledger
 from gateway.ledger.phases import NewPromotion, insert_promotion
@@ -183,7 +184,23 @@ class Doorstep:
             reserved_at=now,
         )
         row = replace(row, **changed)
+        authority = NewAuthority(
+            workspace=DEMO,
+            job_id=job_id,
+            principal=row.principal,
+            submitted_by=row.principal,
+            credential=None,
+            plugin=row.plugin,
+            version=row.version,
+            snapshot=row.snapshot,
+            model=snapshot.deployment.model,
+            limits=snapshot.limits.model_dump(mode="json"),
+            seen_change=0,
+            minted_at=now,
+            expires_at=now + timedelta(seconds=self.settings.authority_ttl_s),
+        )
         await self.ledger.write(lambda conn: reserve(conn, row))
+        await self.ledger.write(lambda conn: insert_authority(conn, authority))
         if accepted:
             await self.ledger.write(lambda conn: accept(conn, DEMO, job_id, now))
         return row, start
