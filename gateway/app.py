@@ -24,7 +24,7 @@ from gateway.jobrequest import JobRequest
 from gateway.openapi import describe
 from gateway.problems import install_problems
 from gateway.reading import GatewayReader
-from gateway.routes import audit, decisions, grants, inspect, jobs, keys, metrics, operators, usage
+from gateway.routes import audit, callbacks, decisions, grants, inspect, jobs, keys, metrics, operators, usage
 from gateway.scopes import Caller
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry
@@ -67,7 +67,7 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
         dependencies=[Depends(declared_query_only)],
     )
     app.state.declared_query = {}
-    for routes in (reads, jobs, decisions, operators, grants, audit, usage, inspect, keys, metrics):
+    for routes in (reads, jobs, decisions, callbacks, operators, grants, audit, usage, inspect, keys, metrics):
         app.include_router(routes.router)
     install_problems(app)
     app.add_middleware(Envelope, settings=settings, telemetry=telemetry)

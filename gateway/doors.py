@@ -21,6 +21,7 @@ from gateway.allowlist import CredentialPolicy
 from gateway.apikeys import is_api_key, prove_api_key
 from gateway.authority import Denied, decide
 from gateway.blobs import Blobs
+from gateway.callbacks import Callbacks
 from gateway.changes import Changes
 from gateway.jobrequest import invalid
 from gateway.judging import Judge
@@ -52,6 +53,7 @@ class Doors:
     engine: Engine
     admission: Admission
     changes: Changes
+    callbacks: Callbacks
     verifier: TokenVerifier
 
 
@@ -64,7 +66,8 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         blobs = Blobs.open(settings.blobs_url)
         snapshots = Snapshots(blobs)
         engine = Engine(await connect(settings, [TraceContext()]), settings)
-        judge = Judge(ledger, snapshots, CredentialPolicy.load(settings), settings)
+        credentials = CredentialPolicy.load(settings)
+        judge = Judge(ledger, snapshots, credentials, settings)
         admission = Admission(ledger, judge, engine, telemetry.metrics, settings.workspace_open_jobs)
         stack.push_async_callback(admission.close)
         changes = Changes(ledger, engine, settings.sweep_s)
@@ -80,6 +83,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             engine=engine,
             admission=admission,
             changes=changes,
+            callbacks=Callbacks(ledger, blobs, snapshots, engine, credentials),
             verifier=verifier,
         )
 

@@ -142,9 +142,15 @@ def _dependencies(manifest: Manifest, _files: Files) -> Iterator[Fault]:
             yield ("dependencies", index, "plugin"), "This plugin is pinned twice."
 
 
+def _callbacks(manifest: Manifest, _files: Files) -> Iterator[Fault]:
+    for index, tool in enumerate(manifest.tools):
+        if tool.callback is not None and tool.http is None:
+            yield ("tools", index, "callback"), "Only an http tool answers by a callback."
+
+
 def _http_only(manifest: Manifest, _files: Files) -> Iterator[Fault]:
     for index, tool in enumerate(manifest.tools):
-        for field, name in (("mcp", "MCP tools"), ("python", "Python tools"), ("callback", "Callback tools")):
+        for field, name in (("mcp", "MCP tools"), ("python", "Python tools")):
             if getattr(tool, field) is not None:
                 yield ("tools", index, field), f"{name} are not available in this release."
 
@@ -159,5 +165,6 @@ RULES: tuple[Rule, ...] = (
     _templates,
     _reconcile,
     _dependencies,
+    _callbacks,
 )
 UNAVAILABLE: tuple[Rule, ...] = (_http_only,)
