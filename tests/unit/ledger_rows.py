@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gateway.ledger.authorities import NewAuthority
 from gateway.ledger.catalog import NewPluginVersion
 from gateway.ledger.decisions import VoteRow
 from gateway.ledger.grants import NewGrant
@@ -42,6 +43,25 @@ def receipt(job_id: str = JOB, **changed: Any) -> NewReceipt:
         initiator={"kind": "user", "id": "cust_9"},
         deadline_at=AT + timedelta(hours=1),
         reserved_at=AT,
+    )
+    return replace(row, **changed)
+
+
+def authority(job_id: str = JOB, **changed: Any) -> NewAuthority:
+    row = NewAuthority(
+        workspace=DEMO,
+        job_id=JobId(job_id),
+        principal=APP,
+        submitted_by=APP,
+        credential=None,
+        plugin=REFUND,
+        version="1.0.0",
+        snapshot=sha256_of(b"snapshot"),
+        model="scripted:script.yaml",
+        limits={"max_steps": 20},
+        seen_change=0,
+        minted_at=AT,
+        expires_at=AT + timedelta(minutes=5),
     )
     return replace(row, **changed)
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from gateway.calls.attempts import Attempt
 from gateway.calls.permits import Denied, Granted, permit
+from gateway.ledger.authorities import insert_authority
 from gateway.ledger.catalog import insert_plugin_version
 from gateway.ledger.decisions import cast_vote, close_request
 from gateway.ledger.effects import (
@@ -37,6 +38,7 @@ from tests.unit.ledger_rows import (
     OPERATOR,
     REQUEST,
     SECOND,
+    authority,
     grant,
     promotion,
     receipt,
@@ -44,7 +46,7 @@ from tests.unit.ledger_rows import (
     vote,
 )
 from workflows.contract.errors import StepCode
-from workflows.contract.ids import BlobRef, EffectId, RequestId, ToolName, sha256_of
+from workflows.contract.ids import BlobRef, EffectId, PrincipalId, RequestId, ToolName, sha256_of
 
 ME = Attempt(DEMO, JOB, "run-1", "7", 1)
 REF = BlobRef(sha256_of(b"outcome"))
@@ -64,14 +66,17 @@ ASKED = replace(WRITE, request_id=REQUEST)
 
 
 def admit(conn: Connection, **receipt_columns: Any) -> None:
-    """A live job of a live plugin whose principal may submit."""
+    """A live job of a live plugin whose principal may submit, and two people who may decide."""
     bundle = version()
     insert_plugin_version(conn, bundle)
     insert_promotion(conn, promotion("p-version", digest=bundle.digest))
     insert_promotion(conn, promotion("p-runtime", workspace=None, plugin=None, version=None, digest=None))
     insert_grant(conn, grant())
     reserve(conn, receipt(plugin_digest=bundle.digest, **receipt_columns))
+    insert_authority(conn, authority(receipt_columns.get("job_id", JOB)))
     accept(conn, DEMO, JOB, AT)
+    for person in ("ann", "bob"):
+        insert_grant(conn, grant(f"g-{person}", principal=PrincipalId(person), actions=("jobs:decide",)))
 
 
 async def ask(ledger: Ledger, intent: Intent = WRITE, seen: int = 0, now: datetime = AT + SECOND) -> Granted | Denied:
@@ -213,6 +218,7 @@ async def test_without_an_accepted_live_receipt_nothing_is_sent(ledger: Ledger, 
     elif case == "not accepted":
         await ledger.write(lambda conn: admit(conn, job_id="k-other"))
         await ledger.write(lambda conn: reserve(conn, receipt(plugin_digest=version().digest)))
+        await ledger.write(lambda conn: insert_authority(conn, authority()))
     refused = await ask(ledger)
     assert isinstance(refused, Denied)
     assert refused.code is StepCode.NO_RECEIPT
