@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, PrincipalId, RequestId, Workspace
-from workflows.contract.job import DecisionVerb, EndRecord, Initiator, MemoStart, Mode, Progress
+from workflows.contract.job import DecisionVerb, EndRecord, Initiator, MemoStart, Mode, OpenRequest, Progress
 from workflows.contract.steps import ViewOutput
 
 ReadAction = Literal["jobs:read", "jobs:decide"]
@@ -87,14 +87,18 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class VoteFacts:
+    """`counts`: false once whoever gave it may not decide any more."""
+
     principal: PrincipalId
     decision: DecisionVerb
     at: datetime
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionFacts:
-    """What the ledger holds of a request: the verdict that stands, if one does, and the votes so far."""
+    """What the ledger holds of a request: the verdict that stands, if one does, and the votes so far. `shown`: the
+    request as people saw it, kept with the verdict; None where there is none, or only one of the first release."""
 
     request_id: RequestId
     verdict: DecisionVerb | Literal["expired", "voided"] | None
@@ -102,15 +106,19 @@ class DecisionFacts:
     decided_by: tuple[PrincipalId, ...]
     decided_at: datetime | None
     votes: tuple[VoteFacts, ...]
+    shown: OpenRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """One ledger read of one job: its receipt (None: no such job here), the first stop's time, the viewer's access."""
+    """One ledger read of one job: its receipt (None: no such job here), the first stop's time, the viewer's access, who
+    submitted it, and when its authority was taken away."""
 
     receipt: ReceiptFacts | None
     stop_at: datetime | None
     access: Access
+    submitted_by: PrincipalId | None = None
+    revoked_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +192,8 @@ class Reader(Protocol):
         ...
 
     async def undecided(self, viewer: Viewer, requests: Iterable[tuple[JobId, RequestId]]) -> Undecided:
-        """Which of these requests belong to admitted jobs without a stop and have no verdict in the ledger."""
+        """Which of these requests have no verdict in the ledger, and belong to admitted jobs that neither a stop nor a
+        revocation ends."""
         ...
 
     async def write_in_doubt(self, workspace: Workspace, job_id: JobId) -> bool:

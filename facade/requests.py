@@ -1,11 +1,14 @@
 """What people are asked: the inbox, and one request in full. A decision covers exactly what is shown here.
 
 `jobs:decide` or `jobs:read` opens them, each with a grant on the plugin, so that whoever is on call need not have
-submitted the job. The ledger owns verdicts: what is decided there is decided, read by a worker or not.
+submitted the job. The ledger owns verdicts: what is decided there is decided, read by a worker or not, and it keeps
+what was shown with each, so that a request can be read when its job has long forgotten it.
 """
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 
@@ -16,6 +19,8 @@ from facade.window import Window
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import JobId, RequestId
 from workflows.contract.job import TERMINAL, OpenRequest, RequestState
+
+_REQUEST_ID = re.compile(r"r[0-9]{1,9}-[0-9a-f]{6}")
 
 STATE_OF_VERDICT: Mapping[str, RequestState] = MappingProxyType(
     {
@@ -29,10 +34,26 @@ STATE_OF_VERDICT: Mapping[str, RequestState] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A request of a job, and what the ledger holds of it. `forgotten`: the job itself does not know it any more."""
+
+    look: Look
+    request: OpenRequest
+    ruling: DecisionFacts | None
+    forgotten: bool = False
+
+
 async def inbox(window: Window, viewer: Viewer) -> Inbox:
     """Open requests of the workspace that the viewer may see, oldest first; may lag by a second or two."""
     waiting = await window.reader.waiting(viewer.workspace)
-    opened = [(job, request) for job in waiting for request in job.recorded.view.requests if request.state == "pending"]
+    now = datetime.now(UTC)
+    opened = [
+        (job, request)
+        for job in waiting
+        for request in job.recorded.view.requests
+        if request.state == "pending" and now < request.expires_at
+    ]
     known = await window.reader.undecided(viewer, [(job.job_id, request.request_id) for job, request in opened])
     if known.access.nothing("jobs:decide") and known.access.nothing("jobs:read"):
         raise Refused(ProblemCode.NOT_PERMITTED, "This needs the scope and a grant of jobs:decide or jobs:read.")
@@ -58,8 +79,8 @@ async def inbox(window: Window, viewer: Viewer) -> Inbox:
 async def request_answer(window: Window, viewer: Viewer, job_id: JobId, request_id: RequestId) -> RequestAnswer:
     """One request with its arguments in full (null where they were erased)."""
     ledger = await window.admitted(viewer, job_id, "jobs:decide", "jobs:read")
-    look, request = await find_request(window, viewer, ledger, request_id)
-    ruling = await window.reader.decision(viewer.workspace, job_id, request_id)
+    found = await find_request(window, viewer, ledger, request_id)
+    request, ruling = found.request, found.ruling
     try:
         args = json.loads(await window.reader.blob(viewer.workspace, request.args_ref))
     except KeyError:
@@ -76,37 +97,43 @@ async def request_answer(window: Window, viewer: Viewer, job_id: JobId, request_
         expires_at=request.expires_at,
         policy=PolicyAnswer.of(request.approval),
         votes=tuple(
-            VoteAnswer(principal=vote.principal, decision=vote.decision, at=vote.at)
+            VoteAnswer(principal=vote.principal, decision=vote.decision, at=vote.at, counts=vote.counts)
             for vote in (ruling.votes if ruling is not None else ())
         ),
-        state=state_of_request(look, ledger, request, ruling, datetime.now(UTC)),
+        state=state_of_request(found, ledger, datetime.now(UTC)),
         decided_by=ruling.decided_by if ruling is not None and ruling.verdict else request.decided_by,
         decided_at=ruling.decided_at if ruling is not None and ruling.verdict else request.decided_at,
     )
 
 
-async def find_request(
-    window: Window, viewer: Viewer, ledger: LedgerFacts, request_id: RequestId
-) -> tuple[Look, OpenRequest]:
-    """The request as the job recorded it. Raises Refused(NOT_FOUND) for one that the job does not know."""
+async def find_request(window: Window, viewer: Viewer, ledger: LedgerFacts, request_id: RequestId) -> Found:
+    """The request as the job recorded it, else as it was shown when its verdict was written. Raises Refused(NOT_FOUND)
+    for one that neither knows, and what the job itself would answer where its record is gone."""
     assert ledger.receipt is not None
+    if not _REQUEST_ID.fullmatch(request_id):
+        raise _unknown()
     look = await window.sight.recorded(viewer.workspace, ledger.receipt.job_id)
     if look.execution is None:
         raise no_execution(ledger.receipt)
+    ruling = await window.reader.decision(viewer.workspace, ledger.receipt.job_id, request_id)
     for request in state_of(look).requests:
         if request.request_id == request_id:
-            return look, request
-    raise Refused(ProblemCode.NOT_FOUND, "This job has no such request.")
+            return Found(look, request, ruling)
+    if ruling is not None and ruling.shown is not None:
+        return Found(look, ruling.shown, ruling, forgotten=True)
+    raise _unknown()
 
 
-def state_of_request(
-    look: Look, ledger: LedgerFacts, request: OpenRequest, ruling: DecisionFacts | None, now: datetime
-) -> RequestState:
+def state_of_request(found: Found, ledger: LedgerFacts, now: datetime) -> RequestState:
     """The ledger's verdict first; then what the job recorded; an open request of a job that ends is void."""
-    if ruling is not None and ruling.verdict is not None:
-        return STATE_OF_VERDICT[ruling.verdict]
-    if request.state != "pending":
-        return request.state
-    if ledger.stop_at is not None or state_of(look).status in TERMINAL:
+    if found.ruling is not None and found.ruling.verdict is not None:
+        return STATE_OF_VERDICT[found.ruling.verdict]
+    if found.request.state != "pending":
+        return found.request.state
+    if ledger.stop_at is not None or ledger.revoked_at is not None or state_of(found.look).status in TERMINAL:
         return "voided"
-    return "expired" if now >= request.expires_at else "pending"
+    return "expired" if now >= found.request.expires_at else "pending"
+
+
+def _unknown() -> Refused:
+    return Refused(ProblemCode.NOT_FOUND, "This job has no such request.")

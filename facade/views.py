@@ -187,9 +187,12 @@ class PolicyAnswer(Answer):
 
 
 class VoteAnswer(Answer):
+    """`counts`: false once whoever gave it may not decide any more."""
+
     principal: PrincipalId
     decision: DecisionVerb
     at: Timestamp
+    counts: bool = True
 
 
 class RequestAnswer(Answer):

@@ -23,6 +23,8 @@ from facade.reader import (
 )
 from gateway.authority import EVERY, Allowed, granted
 from gateway.blobs import BlobMissing, Blobs
+from gateway.deciders import may_still_decide
+from gateway.ledger.authorities import find_authority
 from gateway.ledger.decisions import find_decision, list_decisions, list_votes
 from gateway.ledger.effects import open_effects
 from gateway.ledger.engine import Ledger
@@ -33,7 +35,7 @@ from gateway.scopes import Action
 from gateway.temporal import Engine
 from workflows.contract.errors import JobgateError, ProblemCode, Refused
 from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, RequestId, Workspace
-from workflows.contract.job import EndRecord, Initiator, Progress
+from workflows.contract.job import EndRecord, Initiator, OpenRequest, Progress
 from workflows.contract.steps import ViewInput, ViewOutput
 
 T = TypeVar("T")
@@ -108,6 +110,9 @@ class GatewayReader:
                 row = find_receipt(conn, viewer.workspace, job_id)
                 if row is None or find_stop(conn, viewer.workspace, job_id) is not None:
                     continue
+                authority = find_authority(conn, viewer.workspace, job_id)
+                if authority is not None and authority.revoked_at is not None:
+                    continue
                 decided = {ruling.request_id for ruling in list_decisions(conn, viewer.workspace, job_id)}
                 open_ |= {(job, request) for job, request in asked if job == job_id and request not in decided}
             return Undecided(access, open_)
@@ -165,11 +170,20 @@ class GatewayReader:
 def read_decision(conn: Connection, workspace: Workspace, job_id: JobId, request_id: RequestId) -> DecisionFacts | None:
     """What the ledger holds of a request; None where nobody has voted or decided."""
     ruling = find_decision(conn, workspace, job_id, request_id)
-    votes = tuple(
-        VoteFacts(vote.principal, vote.decision, vote.at) for vote in list_votes(conn, workspace, job_id, request_id)
-    )
-    if ruling is None and not votes:
+    cast = list_votes(conn, workspace, job_id, request_id)
+    row = find_receipt(conn, workspace, job_id)
+    if row is None or (ruling is None and not cast):
         return None
+    now = datetime.now(UTC)
+    votes = tuple(
+        VoteFacts(
+            vote.principal,
+            vote.decision,
+            vote.at,
+            counts=may_still_decide(conn, workspace, vote.principal, row.plugin, now),
+        )
+        for vote in cast
+    )
     return DecisionFacts(
         request_id=request_id,
         verdict=ruling.decision if ruling else None,
@@ -177,6 +191,7 @@ def read_decision(conn: Connection, workspace: Workspace, job_id: JobId, request
         decided_by=ruling.decided_by if ruling else (),
         decided_at=ruling.decided_at if ruling else None,
         votes=votes,
+        shown=OpenRequest.model_validate(ruling.shown) if ruling is not None and ruling.shown is not None else None,
     )
 
 
@@ -201,6 +216,7 @@ def _facts(conn: Connection, row: ReceiptRow | None, access: Access) -> LedgerFa
     if row is None:
         return LedgerFacts(None, None, access)
     stop = find_stop(conn, row.workspace, row.job_id)
+    authority = find_authority(conn, row.workspace, row.job_id)
     receipt = ReceiptFacts(
         seq=row.seq,
         job_id=row.job_id,
@@ -215,7 +231,13 @@ def _facts(conn: Connection, row: ReceiptRow | None, access: Access) -> LedgerFa
         refused_at=row.refused_at,
         deadline=row.deadline_at,
     )
-    return LedgerFacts(receipt, stop.requested_at if stop is not None else None, access)
+    return LedgerFacts(
+        receipt,
+        stop.requested_at if stop is not None else None,
+        access,
+        submitted_by=authority.submitted_by if authority is not None else None,
+        revoked_at=authority.revoked_at if authority is not None else None,
+    )
 
 
 async def _in_time(answer: Awaitable[T]) -> T:

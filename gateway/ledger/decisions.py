@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, select
 
+from gateway.ledger.authorities import find_authority
 from gateway.ledger.journal import record
 from gateway.ledger.receipts import lock_job
 from gateway.ledger.stops import StopRow, find_stop
 from gateway.ledger.tables import columns_of, decisions, insert_if_absent, votes
+from gateway.strictjson import canonical
 from workflows.contract.ids import Digest, JobId, PrincipalId, RequestId, Workspace
 from workflows.contract.job import DecisionVerb
 
@@ -76,9 +78,10 @@ class AlreadyDecided:
 
 @dataclass(frozen=True)
 class VoteStands:
-    """This person voted otherwise before; a vote is given once."""
+    """This person voted otherwise before; a vote is given once. `votes` people have approved."""
 
     vote: VoteRow
+    votes: int
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,16 @@ class JobStopped:
 
 
 @dataclass(frozen=True)
+class AuthorityGone:
+    """The job's authority was revoked: it ends, and nothing is decided any more."""
+
+
+@dataclass(frozen=True)
 class NoSuchJob:
     """There is no receipt, so there is nothing to decide."""
 
 
-VoteResult = Decided | Counted | AlreadyDecided | VoteStands | JobStopped | NoSuchJob
+VoteResult = Decided | Counted | AlreadyDecided | VoteStands | JobStopped | AuthorityGone | NoSuchJob
 
 _VOTE = columns_of(VoteRow, votes)
 _DECISION = columns_of(DecisionRow, decisions)
@@ -138,17 +146,20 @@ def cast_vote(
     stop = find_stop(conn, vote.workspace, vote.job_id)
     if stop is not None:
         return JobStopped(stop)
+    authority = find_authority(conn, vote.workspace, vote.job_id)
+    if authority is not None and authority.revoked_at is not None:
+        return AuthorityGone()
     if mine is not None and not _same(mine, vote):
-        return VoteStands(mine)
+        return VoteStands(mine, sum(one.decision == "approve" and may_decide(one.principal) for one in cast))
     if mine is None:
         conn.execute(_CAST, vars(vote))
-        _record(conn, vote, "request.voted", by=vote.principal)
+        _record(conn, vote, "request.voted")
         cast = [*cast, vote]
     agreed = [other for other in cast if _same(other, vote) and may_decide(other.principal)]
     if vote.decision == "approve" and len(agreed) < quorum:
         return Counted(len(agreed), quorum)
     decision = _decide(conn, vote, agreed, answer, shown)
-    _record(conn, vote, "request.decided", by=vote.principal)
+    _record(conn, vote, "request.decided", decided_by=list(decision.decided_by))
     return Decided(decision, repeated=False)
 
 
@@ -239,20 +250,21 @@ def _carries(decision: DecisionRow, vote: VoteRow, answer: Any) -> bool:
         vote.principal in decision.decided_by
         and decision.decision == vote.decision
         and decision.action_digest == vote.action_digest
-        and decision.answer == answer
+        and canonical(decision.answer) == canonical(answer)
     )
 
 
-def _record(conn: Connection, vote: VoteRow, action: str, *, by: PrincipalId) -> None:
+def _record(conn: Connection, vote: VoteRow, action: str, **more: Any) -> None:
     record(
         conn,
         vote.workspace,
         at=vote.at,
-        actor=by,
+        actor=vote.principal,
         action=action,
         subject=f"{vote.job_id}/{vote.request_id}",
         decision=vote.decision,
         action_digest=vote.action_digest,
+        **more,
     )
 
 

@@ -3,8 +3,9 @@
 from fastapi import APIRouter, Request, Response
 
 from facade.documented import JOB, refusals
-from gateway.deciding import DecisionAnswer, DecisionIn, decide_request
+from gateway.deciding import decide_request
 from gateway.doors import At, By, body_of, read_body, request_clock
+from gateway.verdicts import DecisionAnswer, DecisionIn
 from workflows.contract.errors import ProblemCode
 
 __all__ = ["DecisionIn", "router"]

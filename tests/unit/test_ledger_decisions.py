@@ -123,7 +123,7 @@ async def test_another_answer_is_another_decision(ledger: Ledger) -> None:
 async def test_a_person_votes_once_on_a_request(ledger: Ledger) -> None:
     ballot = vote("ann")
     await ledger.write(cast(ballot, quorum=2))
-    assert await ledger.write(cast(vote("ann", decision="reject"), quorum=2)) == VoteStands(ballot)
+    assert await ledger.write(cast(vote("ann", decision="reject"), quorum=2)) == VoteStands(ballot, 1)
     assert await ledger.read(lambda conn: find_decision(conn, DEMO, JOB, REQUEST)) is None
 
 
@@ -205,3 +205,33 @@ async def test_a_decision_permits_one_effect_for_ever(ledger: Ledger) -> None:
     await ledger.write(effect("eff_3", REQUEST))
     with pytest.raises(IntegrityError):
         await ledger.write(effect("eff_4", REQUEST))
+
+
+async def test_a_vote_of_somebody_who_may_not_decide_any_more_does_not_count(ledger: Ledger) -> None:
+    def without_ann(name: str) -> Callable[[Connection], VoteResult]:
+        return lambda conn: cast_vote(conn, vote(name), quorum=2, may_decide=lambda person: person != "ann")
+
+    assert await ledger.write(cast(vote("ann"), quorum=2)) == Counted(1, 2)
+    assert await ledger.write(without_ann("bob")) == Counted(1, 2)
+    decided = await ledger.write(without_ann("cleo"))
+    assert isinstance(decided, Decided)
+    assert decided.decision.decided_by == ("bob", "cleo")
+    votes = await ledger.read(lambda conn: list_votes(conn, DEMO, JOB, REQUEST))
+    assert [one.principal for one in votes] == ["ann", "bob", "cleo"]
+
+
+async def test_a_verdict_keeps_the_request_as_it_was_shown(ledger: Ledger) -> None:
+    shown = {"request_id": REQUEST, "title": "Pay \u00e9"}
+    await ledger.write(lambda conn: cast_vote(conn, vote("ann"), quorum=1, shown=shown))
+    await ledger.write(lambda conn: cast_vote(conn, vote("ann"), quorum=1, shown={"title": "Another"}))
+    kept = await ledger.read(lambda conn: find_decision(conn, DEMO, JOB, REQUEST))
+    assert kept is not None
+    assert kept.shown == shown
+
+
+async def test_an_answer_is_the_same_by_its_value_and_not_by_what_python_thinks_equal(ledger: Ledger) -> None:
+    ballot = vote("ann", decision="answer")
+    first = await ledger.write(cast(ballot, answer=1))
+    assert isinstance(first, Decided)
+    assert await ledger.write(cast(ballot, answer=1.0)) == Decided(first.decision, repeated=True)
+    assert await ledger.write(cast(ballot, answer=True)) == AlreadyDecided(first.decision)
