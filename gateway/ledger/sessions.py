@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, bindparam, or_, select, update
+from sqlalchemy import Connection, Text, and_, bindparam, or_, select, update
 
 from gateway.ledger.tables import columns_of, insert_if_absent, receipts, sessions
 from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, PrincipalId, Workspace
@@ -71,6 +71,7 @@ _NEXT = (
     .values(last_job=bindparam("next_job"), head_step=0, head_attempt=0)
     .returning(sessions.c.session)
 )
+_UNMOVED = _NEXT.where(sessions.c.conversation.is_not_distinct_from(bindparam("seen_head", type_=Text)))
 _HEAD = (
     update(sessions)
     .where(
@@ -96,10 +97,23 @@ def open_session(conn: Connection, new: NewSession) -> bool:
     return conn.execute(_INSERT, values).first() is not None
 
 
-def continue_session(conn: Connection, workspace: Workspace, session: str, *, after: JobId, job_id: JobId) -> bool:
-    """Makes `job_id` the session's job in place of `after`, which has ended; False when another was first."""
+def continue_session(
+    conn: Connection,
+    workspace: Workspace,
+    session: str,
+    *,
+    after: JobId,
+    job_id: JobId,
+    seen: SessionRow | None = None,
+) -> bool:
+    """Makes `job_id` the session's job in place of `after`, which has ended; False when another was first.
+
+    `seen`: the row whose conversation the next job starts with; False too where that has moved on since.
+    """
     of = {"of_workspace": workspace, "of_session": session, "expected": after, "next_job": job_id}
-    return conn.execute(_NEXT, of).first() is not None
+    if seen is None:
+        return conn.execute(_NEXT, of).first() is not None
+    return conn.execute(_UNMOVED, {**of, "seen_head": seen.conversation}).first() is not None
 
 
 def move_head(
