@@ -16,7 +16,8 @@ from gateway.calls.http_tool import build_request
 from gateway.cedar import compile_policy
 from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
-from gateway.schemas import SchemaInvalid, compile_schema, validate
+from gateway.questions import compile_question
+from gateway.schemas import SchemaInvalid, validate
 from gateway.snapshots import ASK_HUMAN, Snapshot
 from gateway.templates import MAX_TEXT, render, title_of
 from workflows.contract.errors import StepError
@@ -137,7 +138,7 @@ def _question(action: _Action, args: Mapping[str, JsonValue]) -> PlannedCall:
     reasons = validate(ASK_HUMAN_SCHEMA, dict(args))
     if not reasons and "schema" in args:
         try:
-            compile_schema(args["schema"])
+            compile_question(args["schema"])
         except SchemaInvalid as broken:
             reasons = [f"schema: {broken}"]
     if reasons:

@@ -54,7 +54,8 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
     opened = view.status not in TERMINAL
     stopped = opened and ledger.stop_at is not None
     status = Status.CANCELING if stopped else view.status
-    asked = () if stopped or not opened else tuple(r for r in view.requests if r.state == "pending")
+    undecidable = stopped or not opened or ledger.revoked_at is not None
+    asked = () if undecidable else tuple(r for r in view.requests if r.state == "pending")
     overdue = opened and now > memo.deadline
     return JobAnswer(
         job_id=ledger.receipt.job_id,
