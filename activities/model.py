@@ -154,7 +154,8 @@ class ModelActivity:
         final_ref = None if final is None else BlobRef(await self._blobs.put(receipt.workspace, final))
         said = await self._said(answer, planned, verdict, receipt.workspace)
         if final is not None and len(final) <= INLINE_RESULT_BYTES:
-            said = said.model_copy(update={"final_ref": final_ref})
+            repeats = answer.final is not None and answer.final.value in (answer.say, {"message": answer.say})
+            said = said.model_copy(update={"final_ref": final_ref, "final_repeats": repeats})
         entries: list[Entry] = [said]
         if fault and not verdict.notes:
             entries.append(Told(text=f"The final answer was not accepted. {fault}"))
@@ -197,6 +198,7 @@ def _spent(attempt: Attempt, asked: ModelInput, answer: Answer, receipt: Receipt
         workspace=attempt.workspace,
         job_id=attempt.job_id,
         step=asked.step,
+        call=0,
         attempt=asked.attempt,
         principal=receipt.principal,
         plugin=receipt.plugin,

@@ -16,7 +16,7 @@ from workflows.contract.events import Event
 END = "end"
 _SEQ = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _PLACE = re.compile(r"([a-z]+):([1-9][0-9]{0,17})", re.ASCII)
-List = Literal["jobs", "audit"]
+List = Literal["jobs", "audit", "messages"]
 """Which list a cursor was given out for; another one's is refused."""
 
 Cursor = int | None
@@ -41,7 +41,7 @@ def cursor_after(events: Sequence[Event], cursor: Cursor) -> Cursor:
 
 
 def read_place(text: str, of: List = "jobs") -> int:
-    """The number of the row from which a list goes on: before a receipt, after a line of audit."""
+    """The number of the row from which a list goes on: before a receipt, after a line of audit or a message."""
     try:
         plain = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode("ascii")
     except (UnicodeError, binascii.Error, ValueError):

@@ -72,3 +72,34 @@ REQUEST: dict[str, Any] = {
     "decided_by": [],
     "decided_at": None,
 }
+
+SESSION_OPEN: dict[str, Any] = {
+    "session": "cust-9",
+    "plugin": {"name": "support-refund", "version": "1.0.0", "digest": DIGEST},
+    "snapshot": DIGEST,
+    "created_at": "2030-01-31T12:00:00Z",
+    "open_job": "k-124",
+    "jobs": ["k-123", "k-124"],
+    "has_more": False,
+}
+
+MESSAGES: dict[str, Any] = {
+    "data": [
+        {
+            "seq": 1,
+            "job_id": "k-123",
+            "role": "user",
+            "at": "2030-01-31T12:00:00Z",
+            "content": {"invoice": "inv_17"},
+        },
+        {
+            "seq": 2,
+            "job_id": "k-123",
+            "role": "assistant",
+            "at": "2030-01-31T12:00:02Z",
+            "content": "Looking at the invoice.",
+        },
+    ],
+    "next_cursor": "bWVzc2FnZXM6MTIwMDAwMDAx",
+    "has_more": False,
+}

@@ -12,6 +12,7 @@ from facade.cursors import Cursor, read_cursor, read_place
 from facade.documented import JOB, refusals
 from facade.reader import Viewer
 from facade.requests import inbox, request_answer
+from facade.sessions import Sessions
 from facade.stream import StreamRules, stream_of
 from facade.views import Inbox, JobAnswer, JobList, Readiness, RequestAnswer, Rung
 from facade.watch import Watch
@@ -30,6 +31,7 @@ class Serving(BaseModel, arbitrary_types_allowed=True):
     """What gateway/app.py hands in, as `app.state.serving`."""
 
     window: Window
+    sessions: Sessions
     authenticate: Callable[[Request], Awaitable[Viewer]]
     stream: StreamRules
     wait_max_s: float

@@ -13,7 +13,9 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 
 from facade import routes as reads
+from facade import session_routes
 from facade.routes import Serving
+from facade.sessions import Sessions
 from facade.sight import Sight
 from facade.stream import StreamRules
 from facade.watch import Watchers
@@ -26,6 +28,7 @@ from gateway.problems import install_problems
 from gateway.reading import GatewayReader
 from gateway.routes import audit, callbacks, decisions, grants, inspect, jobs, keys, metrics, operators, usage
 from gateway.scopes import Caller
+from gateway.session_reads import SessionReads
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry
 from workflows.contract.errors import ProblemCode, Refused
@@ -67,7 +70,20 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
         dependencies=[Depends(declared_query_only)],
     )
     app.state.declared_query = {}
-    for routes in (reads, jobs, decisions, callbacks, operators, grants, audit, usage, inspect, keys, metrics):
+    for routes in (
+        reads,
+        session_routes,
+        jobs,
+        decisions,
+        callbacks,
+        operators,
+        grants,
+        audit,
+        usage,
+        inspect,
+        keys,
+        metrics,
+    ):
         app.include_router(routes.router)
     install_problems(app)
     app.add_middleware(Envelope, settings=settings, telemetry=telemetry)
@@ -91,7 +107,11 @@ def serve_from(doors: Doors) -> Serving:
         return await caller_of(request, doors)
 
     return Serving(
-        window=Window(sight.reader, watchers), authenticate=authenticate, stream=rules, wait_max_s=settings.wait_max_s
+        window=Window(sight.reader, watchers),
+        sessions=Sessions(sight.reader, SessionReads(doors.ledger, doors.blobs)),
+        authenticate=authenticate,
+        stream=rules,
+        wait_max_s=settings.wait_max_s,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.blobs import Blobs
+from gateway.blobs import BlobMissing, Blobs
 from workflows.contract.events import Timestamp
 from workflows.contract.ids import BlobRef, JobId, ToolName, Workspace
 from workflows.contract.job import CallResult
@@ -20,6 +20,7 @@ ENTRIES_PER_BLOB = 50
 ENTRIES_PER_TURN = 3
 INLINE_TEXT = 2000
 """Characters; a longer text is a blob of its own."""
+ERASED = "(What was said in this conversation before was erased.)"
 HAS_RESULT = frozenset({"ok", "error", "answered"})
 
 
@@ -44,7 +45,8 @@ class SaidCall(_Stored):
 
 
 class Said(_Stored):
-    """One answer of the model. `final_ref`: the value that ended the job, where it is small enough to be a result."""
+    """One answer of the model. `final_ref`: the value that ended the job, where it is small enough to be a result;
+    `final_repeats`: that value holds the text and nothing else."""
 
     kind: Literal["said"] = "said"
     turn: int
@@ -52,6 +54,7 @@ class Said(_Stored):
     text_ref: BlobRef | None = None
     calls: tuple[SaidCall, ...] = ()
     final_ref: BlobRef | None = None
+    final_repeats: bool = False
     at: Timestamp | None = None
 
 
@@ -81,6 +84,11 @@ class Chunk(_Stored):
     """How many answers in a row did not fit the output schema."""
     job: JobId | None = None
     """In a session: whose entries these are."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether a job of a session begins with it."""
+        return bool(self.entries) and isinstance(self.entries[0], Asked)
 
 
 class Conversation:
@@ -126,12 +134,24 @@ class Conversation:
     async def store(self) -> BlobRef:
         return BlobRef(await self._blobs.put(self._workspace, self.head.model_dump_json().encode()))
 
-    async def entries(self) -> list[Entry]:
-        """All of them, oldest first: reads the whole chain."""
+    async def chunks(self) -> list[Chunk]:
+        """Oldest first: reads the whole chain, as far back as it is kept. Of an earlier job of the session all may be
+        gone; the part of a job itself is whole, or `BlobMissing` is raised."""
         chunks = [self.head]
         while (prev := chunks[-1].prev) is not None:
-            chunks.append(await _chunk(self._blobs, self._workspace, prev))
-        return [entry for chunk in reversed(chunks) for entry in chunk.entries]
+            try:
+                chunks.append(await _chunk(self._blobs, self._workspace, prev))
+            except BlobMissing:
+                if not chunks[-1].begins:
+                    raise
+                break
+        return chunks[::-1]
+
+    async def entries(self) -> list[Entry]:
+        """Oldest first; where what was said before is gone, a sentence says so."""
+        chunks = await self.chunks()
+        gone: list[Entry] = [] if chunks[0].prev is None else [Told(text=ERASED)]
+        return [*gone, *(entry for chunk in chunks for entry in chunk.entries)]
 
 
 async def _chunk(blobs: Blobs, workspace: Workspace, ref: BlobRef) -> Chunk:
