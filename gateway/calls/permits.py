@@ -9,6 +9,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 from sqlalchemy import Connection
 
@@ -110,6 +111,25 @@ def decided(
     return None
 
 
+def spent_on_call(receipt: ReceiptRow, step: int, call: int, attempt: int, now: datetime) -> Spent:
+    """A tool call is a step on the principal's bill, and costs no tokens."""
+    return Spent(
+        workspace=receipt.workspace,
+        job_id=receipt.job_id,
+        step=step,
+        call=call,
+        attempt=attempt,
+        principal=receipt.principal,
+        plugin=receipt.plugin,
+        kind="tool",
+        input_tokens=0,
+        output_tokens=0,
+        cost_usd=Decimal(0),
+        estimated=False,
+        at=now,
+    )
+
+
 def may_decide(conn: Connection, job: ReceiptRow, person: PrincipalId, now: datetime) -> bool:
     """Whether this person's grants still let them decide about jobs of this plugin."""
     grants = grants_of(conn, job.workspace, person, now)
@@ -146,6 +166,7 @@ def permit(
     epoch = effects.mark_sent(conn, intent, seen_epoch=seen_epoch, at=now)
     if epoch is None:
         return STALE
+    record_spent(conn, spent_on_call(standing.receipt, intent.step, intent.call, intent.attempt, now))
     if standing.authority.expires_at <= now:
         renew_authority(conn, attempt.workspace, attempt.job_id, now + authority_ttl)
     return Granted(epoch, time.monotonic())
@@ -195,6 +216,12 @@ class Permits:
             return examine(conn, attempt, datetime.now(UTC))
 
         standing = await self._ledger.write_grouped(write, key=attempt.key)
+        if isinstance(standing, Denied):
+            raise await self.refuse(attempt, standing)
+
+    async def look_again(self, attempt: Attempt) -> None:
+        """Just before the bytes of a call without a permit leave. Raises StepError."""
+        standing = await self._ledger.read(lambda conn: examine(conn, attempt, datetime.now(UTC)))
         if isinstance(standing, Denied):
             raise await self.refuse(attempt, standing)
 

@@ -74,6 +74,7 @@ usage = Table(
     key("workspace"),
     key("job_id"),
     Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("call", Integer, primary_key=True, autoincrement=False),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     words("principal"),
     words("plugin"),

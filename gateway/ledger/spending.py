@@ -15,7 +15,8 @@ from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace
 
 @dataclass(frozen=True)
 class Spent:
-    """Tokens are counts; `cost_usd` is US dollars, exact. `estimated`: the other side did not say, so bytes / 4."""
+    """`call` is 0 for the model step itself, else the number of the call that it proposed. Tokens are counts; `cost_usd`
+    is US dollars, exact. `estimated`: the other side did not say, so bytes / 4."""
 
     workspace: Workspace
     job_id: JobId
@@ -29,6 +30,7 @@ class Spent:
     cost_usd: Decimal
     estimated: bool
     at: datetime
+    call: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Bill:
     cost_usd: Decimal
 
 
+CALLS = 1_000
+"""More than one step proposes."""
 _INSERT = insert_if_absent(usage)
 _BY_JOB = (
     select(
         usage.c.principal,
         usage.c.job_id,
-        func.count(distinct(usage.c.step)),
+        func.count(distinct(usage.c.step * CALLS + usage.c.call)),
         func.sum(usage.c.input_tokens),
         func.sum(usage.c.output_tokens),
     )

@@ -75,6 +75,7 @@ def upgrade() -> None:
         sa.Column("workspace", sa.Text(), nullable=False),
         sa.Column("job_id", sa.Text(), nullable=False),
         sa.Column("step", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("call", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("attempt", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("principal", sa.Text(), nullable=False),
         sa.Column("plugin", sa.Text(), nullable=False),
@@ -87,7 +88,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["workspace", "job_id"], ["receipts.workspace", "receipts.job_id"], name="fk_usage_receipts"
         ),
-        sa.PrimaryKeyConstraint("workspace", "job_id", "step", "attempt", name="pk_usage"),
+        sa.PrimaryKeyConstraint("workspace", "job_id", "step", "call", "attempt", name="pk_usage"),
     )
     op.create_index("ix_usage_workspace_principal_at", "usage", ["workspace", "principal", "at"], unique=False)
 
