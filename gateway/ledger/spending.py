@@ -15,7 +15,7 @@ from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace
 
 @dataclass(frozen=True)
 class Spent:
-    """`call` is 0 for the model step itself, else the number of the call that it proposed. Tokens are counts; `cost_usd`
+    """`call` is 0 for the model step itself, else the number of the call it proposed. Tokens are counts; `cost_usd`
     is US dollars, exact. `estimated`: the other side did not say, so bytes / 4."""
 
     workspace: Workspace
