@@ -89,7 +89,7 @@ def decide(
         {
             "decision": verdict,
             "action_digest": digest if digest is not None else asked["action_digest"],
-            "answer": _answer(answer),
+            "answer": _answer(answer, asked),
             "reason": reason,
         },
     )
@@ -102,8 +102,11 @@ def decide(
 
 
 def show_request(voice: Voice, asked: Json) -> None:
-    """Everything the digest covers, and who may decide until when."""
+    """Everything the digest covers, who may decide until when, who has, and what is still missing."""
     voice.say(f"{asked['kind']} {asked['request_id']}: {asked['title']}", "bold yellow")
+    if asked["state"] != "pending":
+        by = ", ".join(str(person) for person in asked.get("decided_by") or ())
+        voice.say(f"  state    {asked['state']}{f' by {by}' if by else ''}", "bold")
     voice.say(f"  tool     {asked['tool']}")
     voice.say("  args")
     voice.say(render.pretty(asked["args"], "    "))
@@ -111,6 +114,25 @@ def show_request(voice: Voice, asked: Json) -> None:
     voice.say(f"  expires  {asked['expires_at']}")
     if groups := _groups(asked):
         voice.say(f"  groups   {', '.join(groups)}")
+    _show_votes(voice, asked)
+
+
+def _show_votes(voice: Voice, asked: Json) -> None:
+    """A vote is shown to whoever decides next; one that does not count any more says so."""
+    votes: list[Json] = asked.get("votes") or []
+    for vote in votes:
+        lost = "" if vote.get("counts", True) else "  (does not count: may not decide any more)"
+        voice.say(f"  vote     {vote['principal']}: {vote['decision']}, {str(vote['at'])[:19]}Z{lost}")
+    if asked["state"] == "pending" and asked["kind"] == "approval":
+        policy: Any = asked.get("policy") or {}
+        quorum = int(policy.get("quorum", 1))
+        given = sum(vote["decision"] == "approve" and vote.get("counts", True) for vote in votes)
+        if quorum > 1:
+            voice.say(f"  missing  {_people(quorum - given)} of {quorum} must still approve; one rejection ends it")
+
+
+def _people(count: int) -> str:
+    return f"{count} {'person' if count == 1 else 'people'}"
 
 
 def _groups(asked: Json) -> Sequence[str]:
@@ -119,15 +141,30 @@ def _groups(asked: Json) -> Sequence[str]:
 
 
 def _verdict(voice: Voice, recorded: Json) -> None:
+    if recorded.get("state") == "pending":
+        votes, quorum = int(recorded.get("votes") or 0), int(recorded.get("quorum") or 1)
+        voice.say(
+            f"{recorded.get('request_id', '')}  vote recorded, {votes} of {quorum}: "
+            f"{_people(quorum - votes)} must still approve",
+            "bold",
+        )
+        return
     by: Any = recorded.get("decided_by") or ()
     people = by if isinstance(by, str) else ", ".join(str(person) for person in by)
     voice.say(f"{recorded.get('request_id', '')}  {recorded.get('state', 'decided')} by {people or 'you'}", "bold")
 
 
-def _answer(text: str | None) -> Any:
+def _answer(text: str | None, asked: Json) -> Any:
+    """JSON, else text; always a text where the question's schema takes nothing else."""
     if text is None:
         return None
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
+    args: Any = asked.get("args")
+    try:
+        takes: Any = args["schema"]["type"]
+    except (TypeError, KeyError):
+        return value
+    return text if takes == "string" and not isinstance(value, str) else value

@@ -44,6 +44,32 @@ def test_an_answer_is_json_else_text(api: FakeApi, command: Command, text: str, 
     assert (api.asked[1].json["answer"], api.asked[1].json["action_digest"]) == (sent, DIGEST)
 
 
+def test_a_question_that_takes_a_text_gets_one(api: FakeApi, command: Command) -> None:
+    path = "/v1/jobs/k-123/requests/r1-4fa0c2"
+    args = {"question": "Which?", "schema": {"type": "string"}}
+    answer(api, "GET", path, {**REQUEST, "kind": "question", "args": args})
+    answer(api, "POST", f"{path}/decision", {**REQUEST, "state": "answered"})
+    command("decide", "k-123", "r1-4fa0c2", "answer", "--answer", "7")
+    assert api.asked[1].json["answer"] == "7"
+
+
+def test_decide_shows_who_has_voted_and_who_is_missing(api: FakeApi, command: Command) -> None:
+    path, at = "/v1/jobs/k-123/requests/r1-4fa0c2", "2030-01-31T12:00:00Z"
+    votes = [
+        {"principal": "ann", "decision": "approve", "at": at, "counts": False},
+        {"principal": "bob", "decision": "approve", "at": at, "counts": True},
+    ]
+    asked = {**REQUEST, "policy": {**REQUEST["policy"], "quorum": 3}, "votes": votes}
+    answer(api, "GET", path, asked)
+    answer(api, "POST", f"{path}/decision", {**asked, "votes": 2, "quorum": 3, "decided_by": []})
+    code, out, _ = command("decide", "k-123", "r1-4fa0c2", "approve")
+    assert code == 0
+    assert "ann: approve, 2030-01-31T12:00:00Z  (does not count: may not decide any more)\n" in out
+    assert "bob: approve, 2030-01-31T12:00:00Z\n" in out
+    assert "2 people of 3 must still approve; one rejection ends it" in out
+    assert "vote recorded, 2 of 3: 1 person must still approve" in out
+
+
 def test_an_unconfirmed_decision_is_said_to_be_one(api: FakeApi, command: Command) -> None:
     path = "/v1/jobs/k-123/requests/r1-4fa0c2"
     answer(api, "GET", path, REQUEST)

@@ -69,9 +69,7 @@ def test_a_schema_that_could_be_endless_work_is_refused_at_once(schema: JsonValu
 
 
 def test_patterns_that_explode_elsewhere_take_time_linear_in_the_answer() -> None:
-    schema: JsonValue = {
-        "allOf": [{"pattern": "^(a+)+$"}, {"pattern": "^(a|aa)+b?$"}, {"pattern": "(.*)*x(.*)*y$"}] * 50
-    }
+    schema: Any = {"allOf": [{"pattern": "^(a+)+$"}, {"pattern": "^(a|aa)+b?$"}, {"pattern": "(.*)*x(.*)*y$"}] * 50}
     began = time.monotonic()
     assert misfits(question(schema), "a" * 30_000 + "!")
     assert time.monotonic() - began < 5
