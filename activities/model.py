@@ -24,6 +24,7 @@ from activities.toolnames import provider_names
 from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
 from gateway.calls.gateway import load_snapshot
+from gateway.calls.kinds import Kinds
 from gateway.calls.permits import Permits
 from gateway.conversation import INLINE_TEXT, Asked, Came, Conversation, Entry, Said, SaidCall, Told
 from gateway.ledger.engine import Ledger
@@ -46,13 +47,20 @@ TAKEN = "Taken: the job is done."
 
 class ModelActivity:
     def __init__(
-        self, permits: Permits, ledger: Ledger, snapshots: Snapshots, blobs: Blobs, providers: Providers
+        self,
+        permits: Permits,
+        ledger: Ledger,
+        snapshots: Snapshots,
+        blobs: Blobs,
+        providers: Providers,
+        kinds: Kinds,
     ) -> None:
         self._permits = permits
         self._ledger = ledger
         self._snapshots = snapshots
         self._blobs = blobs
         self._providers = providers
+        self._kinds = kinds
 
     @activity.defn(name=Activity.MODEL)
     async def model(self, asked: ModelInput) -> ModelOutput:
@@ -148,7 +156,7 @@ class ModelActivity:
         refused_finals = conversation.head.refused_finals + 1 if fault else 0
         if refused_finals >= MAX_REFUSED_FINALS:
             raise StepError(StepCode.REJECTED, f"The final answer does not fit the output schema: {fault}")
-        planner = Planner(self._blobs, receipt, snapshot)
+        planner = Planner(self._blobs, receipt, snapshot, self._kinds)
         planned = [await planner.plan(number, call) for number, call in enumerate(answer.calls, 1)]
         final = None if verdict.final is None else _json_bytes(verdict.final.value)
         final_ref = None if final is None else BlobRef(await self._blobs.put(receipt.workspace, final))

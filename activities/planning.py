@@ -11,16 +11,15 @@ from pydantic import JsonValue
 
 from gateway.actions import action_digest, keep_args
 from gateway.blobs import Blobs
-from gateway.calls.gateway import policy_text
-from gateway.calls.http_tool import build_request
-from gateway.cedar import compile_policy
+from gateway.calls.gateway import verdict_on
+from gateway.calls.kinds import Kinds, Proposed
 from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
 from gateway.questions import compile_question
 from gateway.schemas import SchemaInvalid, validate
 from gateway.snapshots import ASK_HUMAN, Snapshot
 from gateway.templates import MAX_TEXT, render, title_of
-from workflows.contract.errors import StepError
+from workflows.contract.errors import RETRYABLE_STEPS, StepError
 from workflows.contract.ids import BlobRef, Digest, ToolName
 from workflows.contract.job import EffectClass
 from workflows.contract.steps import PlannedCall
@@ -72,12 +71,12 @@ class _Action:
 class Planner:
     """Plans the calls of one job."""
 
-    def __init__(self, blobs: Blobs, receipt: ReceiptRow, snapshot: Snapshot) -> None:
+    def __init__(self, blobs: Blobs, receipt: ReceiptRow, snapshot: Snapshot, kinds: Kinds) -> None:
         self._blobs = blobs
         self._receipt = receipt
+        self._snapshot = snapshot
         self._plugin = snapshot.bundle
-        self._connections = snapshot.deployment.connections
-        self._policy = compile_policy(policy_text(snapshot), snapshot.bundle.manifest.effects)
+        self._kinds = kinds
 
     async def plan(self, number: int, asked: AskedCall) -> PlannedCall:
         """`number` counts the calls of the turn from 1."""
@@ -93,7 +92,7 @@ class Planner:
         tool = self._plugin.manifest.tool(asked.tool)
         if tool is None or tool.hidden:
             return action.refused("There is no such tool.")
-        return self._call(action, tool, asked.args)
+        return await self._call(action, tool, asked.args)
 
     async def _action(self, number: int, asked: AskedCall) -> _Action:
         name = ToolName(clean_text(asked.tool, NAME) or "?")
@@ -101,37 +100,38 @@ class Planner:
         digest = action_digest(name, self._plugin.digest, args)
         return _Action(number, name, digest, await keep_args(self._blobs, self._receipt.workspace, args))
 
-    def _call(self, action: _Action, tool: Tool, args: Mapping[str, JsonValue]) -> PlannedCall:
+    async def _call(self, action: _Action, tool: Tool, args: Mapping[str, JsonValue]) -> PlannedCall:
         reasons = validate(tool.input_schema, dict(args))
         if reasons:
             return action.refused("; ".join(reasons), tool.effect)
-        if (fault := self._unsendable(tool, args)) is not None:
-            return action.refused(fault, tool.effect)
-        receipt = self._receipt
-        verdict = self._policy.evaluate(receipt.principal, receipt.workspace, tool.name, tool.effect, args)
+        try:
+            effect = await self._effect(tool, args)
+        except StepError as unfit:
+            return action.refused(unfit.detail, tool.effect)
+        verdict = verdict_on(self._snapshot, self._receipt, tool, effect, args)
         if verdict.verdict == "refuse":
-            return action.refused(verdict.reason, tool.effect)
+            return action.refused(verdict.reason, effect)
         return PlannedCall(
             call=action.number,
             tool=tool.name,
             verdict=verdict.verdict,
-            effect=tool.effect,
+            effect=effect,
             action_digest=action.digest,
             args_ref=action.args_ref,
             message=render(tool.event, args) if tool.event is not None else f"Calling {tool.name}",
             title=title_of(tool, args),
         )
 
-    def _unsendable(self, tool: Tool, args: Mapping[str, JsonValue]) -> str | None:
-        """Why these arguments make no request, such as `..` in the path: told to the model, and no person is asked."""
-        if tool.http is None:
-            return None
-        base_url = self._connections[tool.http.connection].base_url
+    async def _effect(self, tool: Tool, args: Mapping[str, JsonValue]) -> EffectClass:
+        """Raises StepError where no such call can be made. A server that can not be asked now is asked again before the
+        call, so the call is planned as it was declared."""
+        proposed = Proposed(self._receipt, tool, args, self._snapshot.deployment.connections)
         try:
-            build_request(tool.http.method, tool.http.path, base_url, args)
-        except StepError as unfit:
-            return unfit.detail
-        return None
+            return await self._kinds.of(tool).judge(proposed)
+        except StepError as failure:
+            if failure.step_code not in RETRYABLE_STEPS:
+                raise
+            return tool.effect
 
 
 def _question(action: _Action, args: Mapping[str, JsonValue]) -> PlannedCall:

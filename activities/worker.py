@@ -30,7 +30,11 @@ from gateway.blobs import Blobs
 from gateway.calls.callbacks import WaysBack, public_base
 from gateway.calls.egress import Door
 from gateway.calls.gateway import CallGateway
+from gateway.calls.http_call import HttpCalls
+from gateway.calls.kinds import Kinds
+from gateway.calls.mcp_tool import McpCalls
 from gateway.calls.permits import Permits
+from gateway.calls.python_tool import PythonCalls
 from gateway.calls.writes import Writes
 from gateway.changes import Changes
 from gateway.ledger.engine import Ledger
@@ -100,9 +104,14 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
     credentials = CredentialPolicy.load(settings)
     permits = Permits(ledger, Engine(client, settings), telemetry.metrics, settings.authority_ttl_s)
     ways_back = WaysBack(ledger, public_base(settings))
-    calls = CallGateway(door, permits, Writes(ledger, blobs, permits), snapshots, blobs, credentials, ways_back)
+    kinds = Kinds(
+        http=HttpCalls(door, credentials, ways_back),
+        mcp=McpCalls(door, credentials),
+        python=PythonCalls(ledger, credentials),
+    )
+    calls = CallGateway(kinds, permits, Writes(ledger, blobs, permits), snapshots, blobs, ways_back)
     reads = LedgerActivities(ledger, blobs)
-    model = ModelActivity(permits, ledger, snapshots, blobs, Providers(door, credentials))
+    model = ModelActivity(permits, ledger, snapshots, blobs, Providers(door, credentials), kinds)
     return Worker(
         client,
         task_queue=settings.lanes[settings.lane].task_queue,

@@ -117,6 +117,8 @@ class Tool(Shape):
     event: str | None = Field(default=None, min_length=1)
     hidden: bool = False
     callback: Callback | None = None
+    output_schema: Schema | None = None
+    """An extension of the contract: what a result must fit."""
 
     @property
     def arguments(self) -> frozenset[str]:

@@ -1,7 +1,6 @@
 """What the parts of a bundle owe each other, as one ordered list: read RULES and know what publishing refuses.
 
-A rule yields faults as (path in plugin.yaml, sentence) and changes nothing. UNAVAILABLE lists what the contract has and
-this release does not run; it is refused by name rather than ignored.
+A rule yields faults as (path in plugin.yaml, sentence) and changes nothing.
 """
 
 import re
@@ -15,7 +14,6 @@ from gateway.schemas import SchemaInvalid, check_schema, validate
 from gateway.shapes import place
 from gateway.strictyaml import Document, Path
 from gateway.templates import TemplateInvalid, check_template, names_in
-from workflows.contract.errors import ProblemCode
 
 Files = Mapping[str, str]
 Fault = tuple[Path, str]
@@ -28,10 +26,9 @@ _SAMPLE_EFFECT: dict[str, JsonValue] = {"effect_id": "eff_" + "0" * 32}
 
 def check_manifest(manifest: Manifest, document: Document, files: Files) -> None:
     """Raises Refused for the first broken rule, with file and line."""
-    for code, rules in ((ProblemCode.INPUT_INVALID, RULES), (ProblemCode.FEATURE_NOT_AVAILABLE, UNAVAILABLE)):
-        for rule in rules:
-            for path, sentence in rule(manifest, files):
-                raise document.fault(path, f"{place(path)}: {sentence}", code)
+    for rule in RULES:
+        for path, sentence in rule(manifest, files):
+            raise document.fault(path, f"{place(path)}: {sentence}")
 
 
 def _files_exist(manifest: Manifest, files: Files) -> Iterator[Fault]:
@@ -68,7 +65,9 @@ def _schemas(manifest: Manifest, _files: Files) -> Iterator[Fault]:
         (("input_schema",), manifest.input_schema),
         (("output_schema",), manifest.output_schema),
     ]
-    schemas += [(("tools", index, "input_schema"), tool.input_schema) for index, tool in enumerate(manifest.tools)]
+    for index, tool in enumerate(manifest.tools):
+        schemas.append((("tools", index, "input_schema"), tool.input_schema))
+        schemas.append((("tools", index, "output_schema"), tool.output_schema))
     for path, schema in schemas:
         if schema is None:
             continue
@@ -148,13 +147,6 @@ def _callbacks(manifest: Manifest, _files: Files) -> Iterator[Fault]:
             yield ("tools", index, "callback"), "Only an http tool answers by a callback."
 
 
-def _http_only(manifest: Manifest, _files: Files) -> Iterator[Fault]:
-    for index, tool in enumerate(manifest.tools):
-        for field, name in (("mcp", "MCP tools"), ("python", "Python tools")):
-            if getattr(tool, field) is not None:
-                yield ("tools", index, field), f"{name} are not available in this release."
-
-
 RULES: tuple[Rule, ...] = (
     _files_exist,
     _names_are_unique,
@@ -167,4 +159,3 @@ RULES: tuple[Rule, ...] = (
     _dependencies,
     _callbacks,
 )
-UNAVAILABLE: tuple[Rule, ...] = (_http_only,)

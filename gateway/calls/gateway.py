@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from gateway.actions import action_digest, load_args
-from gateway.allowlist import CredentialPolicy
 from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
 from gateway.calls.callbacks import WaysBack
-from gateway.calls.egress import BeforeBytes, Door, NotSent, ReplyLost
-from gateway.calls.http_call import HttpCalls
+from gateway.calls.egress import BeforeBytes, NotSent, ReplyLost
 from gateway.calls.http_tool import ToolOutcome
-from gateway.calls.kinds import Exchange, Kind, Prepared, Stamp
+from gateway.calls.kinds import Kinds, Prepared, Stamp, may_be_planned
 from gateway.calls.permits import Permits
 from gateway.calls.replies import OUTCOME_OF, answers_later, result_bytes, sentence
+from gateway.calls.values import fitted
 from gateway.calls.writes import Writes
-from gateway.cedar import compile_policy
+from gateway.cedar import Verdict, compile_policy
 from gateway.ledger.effects import Intent
 from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
 from gateway.snapshots import Snapshot, SnapshotMismatch, Snapshots
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import BlobRef, Digest, effect_id
+from workflows.contract.ids import BlobRef, Digest, ToolName, effect_id
+from workflows.contract.job import EffectClass
 from workflows.contract.steps import ToolInput, ToolOutput
 
 
@@ -36,15 +36,14 @@ class CallGateway:
 
     def __init__(
         self,
-        door: Door,
+        kinds: Kinds,
         permits: Permits,
         writes: Writes,
         snapshots: Snapshots,
         blobs: Blobs,
-        credentials: CredentialPolicy,
         ways_back: WaysBack,
     ) -> None:
-        self._http = HttpCalls(door, credentials, ways_back)
+        self._kinds = kinds
         self._ways_back = ways_back
         self._permits = permits
         self._writes = writes
@@ -62,46 +61,38 @@ class CallGateway:
 
     async def _called(self, prepared: Prepared, asked: ToolInput) -> ToolOutput:
         attempt = prepared.attempt
-        exchange = await self._kind(prepared.tool).ready(prepared)
         if prepared.effect == "read":
             if prepared.request_id is not None:
                 await self._permits.need_decision(attempt, prepared.request_id, prepared.digest)
-            return await self._read(prepared, exchange)
+            return await self._read(prepared)
         intent = self._intent(prepared, asked)
 
         async def send(epoch: int, before_bytes: BeforeBytes) -> ToolOutcome:
-            return await exchange(Stamp(intent.effect_id, epoch), before_bytes)
+            return await self._exchange(prepared, Stamp(intent.effect_id, epoch), before_bytes)
 
         return await self._writes.run(attempt, intent, send, timeout_s=prepared.tool.timeout_seconds)
-
-    def _kind(self, tool: Tool) -> Kind:
-        if tool.http is None:
-            raise StepError(StepCode.REJECTED, "The plugin has no such tool.")
-        return self._http
 
     async def _prepare(self, attempt: Attempt, receipt: ReceiptRow, asked: ToolInput) -> Prepared:
         snapshot = await load_snapshot(self._snapshots, receipt)
         tool = snapshot.bundle.manifest.tool(asked.tool)
-        if tool is None or tool.effect != asked.effect:
+        if tool is None or not may_be_planned(tool, asked.effect):
             raise StepError(StepCode.REJECTED, "The plugin has no such tool.")
         args = await load_args(self._blobs, attempt.workspace, asked.args_ref)
         digest = _digest(tool, snapshot, args)
         if digest != asked.action_digest:
             raise StepError(StepCode.REJECTED, "The call is not the one that was proposed.")
-        policy = compile_policy(policy_text(snapshot), snapshot.bundle.manifest.effects)
-        verdict = policy.evaluate(receipt.principal, attempt.workspace, tool.name, tool.effect, args)
+        verdict = verdict_on(snapshot, receipt, tool, asked.effect, args)
         if verdict.verdict == "refuse":
             raise StepError(StepCode.REJECTED, verdict.reason)
         if verdict.verdict == "ask" and asked.request_id is None:
             raise StepError(StepCode.REJECTED, "The policy asks a person first, and nobody was asked.")
-        called = tool.http or tool.mcp
         return Prepared(
             attempt=attempt,
             receipt=receipt,
             tool=tool,
-            effect=tool.effect,
+            effect=asked.effect,
             args=args,
-            connection=None if called is None else snapshot.deployment.connections[called.connection],
+            connections=snapshot.deployment.connections,
             digest=digest,
             request_id=asked.request_id if verdict.verdict == "ask" else None,
             step=asked.step,
@@ -128,9 +119,15 @@ class CallGateway:
             attempt=asked.attempt,
         )
 
-    async def _read(self, prepared: Prepared, exchange: Exchange) -> ToolOutput:
+    async def _exchange(self, prepared: Prepared, stamp: Stamp, before_bytes: BeforeBytes | None) -> ToolOutcome:
+        exchange = await self._kinds.of(prepared.tool).ready(prepared)
+        outcome = await exchange(stamp, before_bytes)
+        schema = prepared.tool.output_schema
+        return outcome if schema is None else fitted(prepared.effect, outcome, schema, "the tool's output_schema")
+
+    async def _read(self, prepared: Prepared) -> ToolOutput:
         try:
-            outcome = await exchange(Stamp(), None)
+            outcome = await self._exchange(prepared, Stamp(), None)
         except NotSent as failure:
             raise StepError(StepCode.CONNECT_REFUSED, failure.reason) from None
         except ReplyLost as failure:
@@ -154,6 +151,15 @@ def policy_text(snapshot: Snapshot) -> str | None:
     """The text of policy.cedar; None: reads run and writes ask."""
     file = snapshot.bundle.manifest.policy
     return None if file is None else snapshot.bundle.files[file]
+
+
+def verdict_on(
+    snapshot: Snapshot, receipt: ReceiptRow, tool: Tool, effect: EffectClass, args: Mapping[str, JsonValue]
+) -> Verdict:
+    """The plugin's policy on this call, by the effect that the call has: the declared class or a stricter one."""
+    effects: dict[ToolName, EffectClass] = {**snapshot.bundle.manifest.effects, tool.name: effect}
+    policy = compile_policy(policy_text(snapshot), effects)
+    return policy.evaluate(receipt.principal, receipt.workspace, tool.name, effect, args)
 
 
 def _digest(tool: Tool, snapshot: Snapshot, args: Mapping[str, JsonValue]) -> Digest:

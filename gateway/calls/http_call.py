@@ -4,8 +4,9 @@ from gateway.allowlist import CredentialPolicy
 from gateway.calls.callbacks import ACCEPTED, HEADER, WaysBack
 from gateway.calls.egress import BeforeBytes, Door, OutboundCall, ReplyTooLarge
 from gateway.calls.http_tool import ToolOutcome, build_request
-from gateway.calls.kinds import Exchange, Prepared, Stamp, inject
+from gateway.calls.kinds import Exchange, Prepared, Proposed, Stamp, inject
 from gateway.calls.replies import MAX_RESULT_BYTES, outcome_of, outcome_too_large
+from workflows.contract.job import EffectClass
 
 
 class HttpCalls:
@@ -15,6 +16,14 @@ class HttpCalls:
         self._door = door
         self._credentials = credentials
         self._ways_back = ways_back
+
+    async def judge(self, proposed: Proposed) -> EffectClass:
+        """Arguments such as `..` in the path make no request: the model is told, and no person is asked."""
+        http, connection = proposed.tool.http, proposed.connection
+        assert http is not None
+        assert connection is not None
+        build_request(http.method, http.path, connection.base_url, proposed.args)
+        return proposed.tool.effect
 
     async def ready(self, prepared: Prepared) -> Exchange:
         http, connection = prepared.tool.http, prepared.connection

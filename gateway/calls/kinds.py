@@ -7,6 +7,7 @@ ledger: `gateway.calls.gateway` and `gateway.calls.writes` do.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -23,24 +24,23 @@ from gateway.telemetry import traceparent
 from workflows.contract.ids import Digest, EffectId, RequestId, Workspace
 from workflows.contract.job import EffectClass
 
+STRICTNESS: Mapping[EffectClass, int] = MappingProxyType({"read": 0, "idempotent_write": 1, "write": 2})
+
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A call that may be made. `connection` is set for tools that have one, `request_id` where the policy asks a
-    person; `effect` is what was planned: the declared class, or a stricter one. `step` and `call` say which call of the
-    job it is, `asked_attempt` the workflow's count of tries at it."""
+class Proposed:
+    """A call that a model asks for, with arguments that fit. `connections` are all that the deployment binds."""
 
-    attempt: Attempt
     receipt: ReceiptRow
     tool: Tool
-    effect: EffectClass
     args: Mapping[str, JsonValue]
-    connection: Connection | None
-    digest: Digest
-    request_id: RequestId | None
-    step: int
-    call: int
-    asked_attempt: int
+    connections: Mapping[str, Connection]
+
+    @property
+    def connection(self) -> Connection | None:
+        """The tool's own; None for a tool without one."""
+        called = self.tool.http or self.tool.mcp
+        return None if called is None else self.connections[called.connection]
 
     @property
     def time_s(self) -> float:
@@ -50,15 +50,30 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared(Proposed):
+    """A call that may be made. `request_id` is set where the policy asks a person; `effect` is what was planned: the
+    declared class, or a stricter one. `step` and `call` say which call of the job it is, `asked_attempt` the workflow's
+    count of tries at it."""
+
+    attempt: Attempt
+    effect: EffectClass
+    digest: Digest
+    request_id: RequestId | None
+    step: int
+    call: int
+    asked_attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stamp:
     """What one sending carries beside its arguments. A read has neither effect nor epoch."""
 
     effect_id: EffectId | None = None
     epoch: int | None = None
 
-    def headers(self, prepared: Prepared) -> dict[str, str]:
+    def headers(self, proposed: Proposed) -> dict[str, str]:
         """Jobgate's own headers, for every kind that speaks HTTP."""
-        headers = {"Jobgate-Job": str(prepared.attempt.job_id)}
+        headers = {"Jobgate-Job": str(proposed.receipt.job_id)}
         if (parent := traceparent()) is not None:
             headers["traceparent"] = parent
         if self.effect_id is not None:
@@ -73,9 +88,35 @@ sent. Raises NotSent, ReplyLost, and StepError for an answer that is worth anoth
 
 
 class Kind(Protocol):
+    async def judge(self, proposed: Proposed) -> EffectClass:
+        """What the call does to the outside: the declared class, or a stricter one. Raises StepError with a sentence
+        for the model where no such call can be made."""
+        ...
+
     async def ready(self, prepared: Prepared) -> Exchange:
         """Raises StepError for a call that can not be made; nothing has left then."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """One per process."""
+
+    http: Kind
+    mcp: Kind
+    python: Kind
+
+    def of(self, tool: Tool) -> Kind:
+        if tool.http is not None:
+            return self.http
+        return self.python if tool.mcp is None else self.mcp
+
+
+def may_be_planned(tool: Tool, effect: EffectClass) -> bool:
+    """Whether a call of this tool may be of this class: as declared, or stricter where a server may say so."""
+    if tool.mcp is None:
+        return effect == tool.effect
+    return STRICTNESS[effect] >= STRICTNESS[tool.effect]
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,23 +223,22 @@ def test_a_plugin_pins_each_other_plugin_once(pins: tuple[str, ...], named: str)
     assert refused.extras["line"] == line_with("services: [shop]") + 1 + len(pins)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        ("    http: {connection: shop, method: POST, path: /refunds}", "    python: refund", "Python tools"),
-        (
-            "    http: {connection: shop, method: POST, path: /refunds}",
-            "    mcp: {connection: shop, tool: refund}",
-            "MCP tools",
-        ),
-        ("    hidden: true", "    callback: {expires_in_seconds: 60}", "Callback tools"),
-    ],
-)
-def test_what_this_release_does_not_run_is_refused_by_name(old: str, new: str, named: str) -> None:
-    refused = broken(old, new)
-    assert refused.code is ProblemCode.FEATURE_NOT_AVAILABLE
-    assert named in refused.detail
-    assert refused.extras["line"] >= line_with(old)
+@pytest.mark.parametrize("kind", ["python: refund", "mcp: {connection: shop, tool: refund}"])
+def test_every_kind_of_tool_is_taken(kind: str) -> None:
+    http = "    http: {connection: shop, method: POST, path: /refunds}"
+    assert parse_bundle({**FILES, "plugin.yaml": MANIFEST.replace(http, f"    {kind}")})
+
+
+def test_an_mcp_tool_names_one_of_the_services() -> None:
+    http = "    http: {connection: shop, method: POST, path: /refunds}"
+    refused = broken(http, "    mcp: {connection: elsewhere, tool: refund}")
+    assert "tools.1.mcp.connection" in refused.detail
+    assert refused.extras["line"] == line_with(http)
+
+
+def test_what_a_result_must_fit_is_a_schema() -> None:
+    refused = broken("    hidden: true", "    hidden: true\n    output_schema: {type: 5}")
+    assert "output_schema" in refused.detail
 
 
 def test_absent_fields_have_their_documented_meaning() -> None:
