@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from gateway.cli import approvals, demo, jobs, operators, processes, watching
+from gateway.cli import approvals, demo, grants, inspect, jobs, operators, processes, watching
 from gateway.cli.client import Rejected, Unreachable
 from gateway.cli.options import examples
 from gateway.cli.render import Voice, shown
@@ -22,6 +22,7 @@ from workflows.contract.errors import JobgateError
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 RUN, APPS, APPROVERS, OPERATORS = "Run Jobgate", "Jobs", "Decisions", "Plugins and gates"
+PEOPLE = "Who may do what, and who did"
 GATE_OPENER = 'jobgate promote support-refund 1.0.0 --to live --break-glass "first run"'
 
 app = typer.Typer(
@@ -36,8 +37,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-plugin_app = typer.Typer(no_args_is_help=True, help="Publish plugin versions and list them.")
-release_app = typer.Typer(no_args_is_help=True, help="Say which version is current.")
+plugin_app = typer.Typer(no_args_is_help=True, help="Publish plugin versions, list them, and withdraw them.")
+release_app = typer.Typer(no_args_is_help=True, help="Say which version is current, and look back.")
+grant_app = typer.Typer(no_args_is_help=True, help="Say who may do what with which plugins, and take it back.")
+principal_app = typer.Typer(no_args_is_help=True, help="Take everything from a principal.")
+workspace_app = typer.Typer(no_args_is_help=True, help="Make workspaces: tenants that see nothing of each other.")
 
 
 def _add(to: typer.Typer, name: str, panel: str | None, command: Callable[..., int], *lines: str) -> None:
@@ -83,11 +87,34 @@ _add(
 )
 _add(plugin_app, "publish", None, operators.publish, "jobgate plugin publish examples/support_refund")
 _add(plugin_app, "versions", None, operators.versions, "jobgate plugin versions support-refund")
+_add(
+    plugin_app, "withdraw", None, operators.withdraw, 'jobgate plugin withdraw support-refund 1.0.0 --reason "overpays"'
+)
 app.add_typer(plugin_app, name="plugin", rich_help_panel=OPERATORS)
 _add(app, "deploy", OPERATORS, operators.deploy, "jobgate deploy examples/support_refund/deployment.yaml")
 _add(release_app, "set", None, operators.release_set, "jobgate release set support-refund 1.0.0")
+_add(release_app, "history", None, operators.release_history, "jobgate release history support-refund")
 app.add_typer(release_app, name="release", rich_help_panel=OPERATORS)
 _add(app, "promote", OPERATORS, operators.promote, GATE_OPENER)
+_add(
+    grant_app,
+    "add",
+    None,
+    grants.grant_add,
+    "jobgate grant add billing-app --actions jobs:submit,jobs:read --plugins support-refund",
+    "jobgate grant add billing-app --actions '*' --plugins '*' --limit max_concurrent_jobs=10",
+    "jobgate grant add temp --actions jobs:decide --plugins '*' --expires 2030-01-31T12:00:00Z",
+)
+_add(grant_app, "list", None, grants.grant_list, "jobgate grant list", "jobgate grant list --all")
+_add(grant_app, "revoke", None, grants.grant_revoke, "jobgate grant revoke grant_1f0c2ab4")
+app.add_typer(grant_app, name="grant", rich_help_panel=PEOPLE)
+_add(principal_app, "revoke", None, grants.principal_revoke, "jobgate principal revoke billing-app")
+app.add_typer(principal_app, name="principal", rich_help_panel=PEOPLE)
+_add(workspace_app, "create", None, grants.workspace_create, "jobgate workspace create acme --admin dana")
+app.add_typer(workspace_app, name="workspace", rich_help_panel=PEOPLE)
+_add(app, "inspect", PEOPLE, inspect.inspect, "jobgate inspect ticket-17", "jobgate inspect ticket-17 --json")
+_add(app, "audit", PEOPLE, inspect.audit, "jobgate audit --all", "jobgate audit --after CURSOR --limit 50")
+_add(app, "usage", PEOPLE, inspect.usage, "jobgate usage", "jobgate usage --from 2030-01-01T00:00:00Z")
 
 
 def main() -> NoReturn:

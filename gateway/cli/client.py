@@ -125,6 +125,9 @@ class Gateway:
     def put(self, path: str, body: Any) -> Reply:
         return self._send("PUT", path, **_content(body, None))
 
+    def delete(self, path: str) -> Reply:
+        return self._send("DELETE", path)
+
     @contextmanager
     def stream(self, path: str, cursor: str | None) -> Generator[Iterator[Frame]]:
         """The frames of an event stream behind `cursor` (None: from the start), until the server ends it."""

@@ -1,4 +1,4 @@
-"""What operators do: publish a plugin's folder, deploy it, release a version, and open its gate.
+"""What operators do: publish a plugin's folder, deploy it, release a version, open its gate, and withdraw it.
 
 A bundle is data: hidden files, Python code and deployment.yaml (deployed apart from the plugin) are left out of it.
 """
@@ -53,10 +53,33 @@ def versions(
     voice.document(reply.text)
     listed: list[Json] = reply.json["data"]
     voice.rows(
-        ("VERSION", "PHASE", "DIGEST"),
-        [(each["version"], str(each.get("phase") or ""), each["digest"]) for each in listed],
+        ("VERSION", "PHASE", "DIGEST", "WITHDRAWN"),
+        [(each["version"], str(each.get("phase") or ""), each["digest"], _withdrawn(each) or "-") for each in listed],
     )
     return 0
+
+
+def withdraw(
+    plugin: PluginArgument,
+    version: VersionArgument,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept, and shown to operators.")],
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+    verbose: Verbose = False,
+) -> int:
+    """Withdraw a version for good: nothing is admitted on it any more. Repeated, the first withdrawal stands."""
+    voice, gateway = enter("operator", data, json_output, verbose)
+    path = f"/v1/plugins/{segment(plugin)}/versions/{segment(version)}/withdrawal"
+    reply = gateway.post(path, {"reason": reason})
+    voice.document(reply.text)
+    voice.say(f"{reply.json['name']} {reply.json['version']}  withdrawn {_withdrawn(reply.json)}", "bold")
+    voice.say(f"  another version takes its place: jobgate release set {plugin} VERSION", "dim")
+    return 0
+
+
+def _withdrawn(version: Json) -> str:
+    at = version.get("withdrawn_at")
+    return f"{at[:19]}Z: {version.get('withdrawn_reason')}" if at else ""
 
 
 def deploy(
@@ -97,6 +120,27 @@ def release_set(
     made = reply.json
     before = f" after {made['previous']}" if made.get("previous") else ""
     voice.say(f"{made['plugin']} {made['version']}  is current{before} (revision {made['revision']})", "bold")
+    return 0
+
+
+def release_history(
+    plugin: PluginArgument, data: DataDir = None, json_output: JsonOutput = False, verbose: Verbose = False
+) -> int:
+    """List the releases of a plugin, newest first: which version was current when, and who made it so."""
+    voice, gateway = enter("operator", data, json_output, verbose)
+    reply = gateway.get(f"/v1/plugins/{segment(plugin)}/releases")
+    voice.document(reply.text)
+    listed: list[Json] = reply.json["data"]
+    if not listed:
+        voice.say(f"Nothing is released yet: jobgate release set {plugin} VERSION")
+        return 0
+    voice.rows(
+        ("REVISION", "VERSION", "BEFORE", "AT", "BY"),
+        [
+            (str(each["revision"]), each["version"], each["previous"] or "-", f"{each['at'][:19]}Z", each["by"])
+            for each in listed
+        ],
+    )
     return 0
 
 

@@ -68,7 +68,7 @@ class FakeApi:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_PUT = answer
+            do_GET = do_POST = do_PUT = do_DELETE = answer
 
             def log_message(self, format: str, *args: Any) -> None:
                 del format, args
