@@ -4,7 +4,7 @@ The shared one is started once and never broken: a test that kills, freezes or r
 """
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from tests.rig.client import Client
 from tests.rig.effect_log import EffectLog
+from tests.rig.postgres import Postgres
 from tests.rig.stack import Stack
 
 # Whoever runs the tests may have a Jobgate or a Temporal of their own in the environment; no test may reach it.
@@ -35,13 +36,40 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stac
         await shared.close()
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Generator[Postgres]:
+    """One PostgreSQL server, shared by the whole run; a test has databases of its own in it."""
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def own_postgres() -> Generator[Postgres]:
+    """A server of this test's own, to be killed, frozen and restarted."""
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def fresh_stack(tmp_path: Path) -> AsyncGenerator[FreshStack]:
-    """`await fresh_stack(apis=2, workers=0, settings={...})`: a stack of this test's own; all are closed after it."""
+    """`await fresh_stack(apis=2, workers=0, settings={...})`: a stack of this test's own; all are closed after it.
+
+    `ledger_url` is another ledger than the folder's SQLite file.
+    """
     made: list[Stack] = []
 
-    async def make(*, apis: int = 1, workers: int = 1, settings: dict[str, str] | None = None) -> Stack:
-        own = Stack(tmp_path / f"stack-{len(made)}", settings=settings)
+    async def make(
+        *, apis: int = 1, workers: int = 1, settings: dict[str, str] | None = None, ledger_url: str | None = None
+    ) -> Stack:
+        own = Stack(tmp_path / f"stack-{len(made)}", settings=settings, ledger_url=ledger_url)
         made.append(own)
         await own.start(apis=apis, workers=workers)
         return own

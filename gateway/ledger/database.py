@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
@@ -20,6 +21,10 @@ _POSTGRES_WRITERS = 4
 _POSTGRES_CONNECT: dict[str, Any] = {
     "connect_timeout": 3,
     "tcp_user_timeout": 5_000,
+    # A host that vanished while we wait for its answer is noticed too, not only one that takes no bytes.
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
     "application_name": "jobgate",
     "options": "-c statement_timeout=5000 -c lock_timeout=3000 -c idle_in_transaction_session_timeout=10000",
 }
@@ -49,7 +54,7 @@ def is_trouble(error: BaseException) -> bool:
     if isinstance(error, PoolTimeout):
         return True
     return isinstance(error, DBAPIError) and not isinstance(
-        error, IntegrityError | ProgrammingError | NotSupportedError
+        error, IntegrityError | ProgrammingError | NotSupportedError | DataError
     )
 
 
@@ -88,7 +93,7 @@ def _open_sqlite(url: URL) -> Engines:
 
 def _open_postgres(url: URL) -> Engines:
     def engine(connections: int, **options: Any) -> Engine:
-        return create_engine(
+        built = create_engine(
             url,
             connect_args=_POSTGRES_CONNECT,
             pool_size=connections,
@@ -97,6 +102,8 @@ def _open_postgres(url: URL) -> Engines:
             hide_parameters=True,
             **options,
         )
+        event.listen(built, "handle_error", _hide_the_row)
+        return built
 
     def read_only(connection: Any, _record: object) -> None:
         connection.read_only = True
@@ -104,3 +111,13 @@ def _open_postgres(url: URL) -> Engines:
     reader = engine(_READERS, isolation_level="REPEATABLE READ")
     event.listen(reader, "connect", read_only)
     return Engines(reader, engine(_POSTGRES_WRITERS), _READERS, _POSTGRES_WRITERS)
+
+
+def _hide_the_row(context: ExceptionContext) -> None:
+    """Past its first line PostgreSQL's message repeats the values of the row that failed."""
+    original, ours = context.original_exception, context.sqlalchemy_exception
+    told = str(original)
+    first_line = told.partition("\n")[0]
+    original.args = (first_line,)
+    if ours is not None:
+        ours.args = (str(ours.args[0]).replace(told, first_line),)

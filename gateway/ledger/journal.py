@@ -29,6 +29,7 @@ class AuditRow:
 _COLUMNS = columns_of(AuditRow, audit)
 _AUDIT = insert(audit)
 _CHANGE = insert(changes).returning(changes.c.change_no)
+_IN_ORDER = select(func.pg_advisory_xact_lock(0x6A6F6268))
 _LATEST = select(func.max(changes.c.change_no)).where(
     or_(changes.c.workspace == bindparam("of_workspace"), changes.c.workspace.is_(None))
 )
@@ -59,7 +60,13 @@ def record(
 
 
 def announce(conn: Connection, workspace: Workspace | None, *, at: datetime, kind: str, subject: str) -> int:
-    """Something that may concern running jobs changed; returns the change's number."""
+    """Something that may concern running jobs changed; returns the change's number.
+
+    On PostgreSQL a number is handed out before its row can be seen, so announcing is one at a time there: whoever has
+    seen a number has seen every lower one.
+    """
+    if conn.dialect.name == "postgresql":
+        conn.execute(_IN_ORDER)
     return conn.execute(_CHANGE, {"workspace": workspace, "at": at, "kind": kind, "subject": subject}).scalar_one()
 
 

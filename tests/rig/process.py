@@ -18,11 +18,18 @@ _TIE_AND_EXEC = """
 import os, sys
 if sys.platform == "linux":
     import ctypes
-    ctypes.CDLL(None).prctl(1, 9)
+    libc = ctypes.CDLL(None)
+if sys.argv[2]:
+    os.setgroups([])
+    os.setgid(int(sys.argv[3]))
+    os.setuid(int(sys.argv[2]))
+if sys.platform == "linux":
+    libc.prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
+os.execv(sys.argv[4], sys.argv[4:])
 """
+# The other user need not be able to read this Python, and changing the user would undo the tie: hence this order.
 
 
 def outside_environment() -> dict[str, str]:
@@ -36,7 +43,10 @@ def outside_environment() -> dict[str, str]:
 
 
 class Process:
-    """`arguments` go to this Python, unless `program` names another executable. One object may be started again."""
+    """`arguments` go to this Python, unless `program` names another executable. One object may be started again.
+
+    `user` is the (uid, gid) it runs as, when it must not be ours.
+    """
 
     def __init__(
         self,
@@ -46,10 +56,12 @@ class Process:
         *,
         program: Path = Path(sys.executable),
         environment: Mapping[str, str] | None = None,
+        user: tuple[int, int] | None = None,
     ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self._command = [str(program), *arguments]
+        self._user = [str(number) for number in user or ("", "")]
         self._environment = {**outside_environment(), **(environment or {})}
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -73,7 +85,7 @@ class Process:
 
     def start(self) -> None:
         assert not self.running, f"{self.name} is running"
-        tie = [sys.executable, "-I", "-S", "-c", _TIE_AND_EXEC, str(os.getpid())]
+        tie = [sys.executable, "-I", "-S", "-c", _TIE_AND_EXEC, str(os.getpid()), *self._user]
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*tie, *self._command],

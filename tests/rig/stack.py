@@ -51,19 +51,30 @@ class Api(Process):
 class Stack:
     """`await stack.start()`, then use; `await stack.close()` ends every process it started.
 
-    `settings` are further `JOBGATE_*` and other variables of the API and worker processes.
+    `settings` are further `JOBGATE_*` and other variables of the API and worker processes; `ledger_url` is another
+    ledger than the folder's SQLite file.
     """
 
-    def __init__(self, folder: Path, *, settings: Mapping[str, str] | None = None, ui: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        ui: bool = False,
+        ledger_url: str | None = None,
+    ) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.data.mkdir(parents=True, exist_ok=True)
         self.port, self.ui_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.settings: Settings = load_settings(data=self.data, development=True, temporal_address=self.address)
+        self.settings: Settings = load_settings(
+            data=self.data, development=True, temporal_address=self.address, ledger_url=ledger_url
+        )
         self.environment = {
             "JOBGATE_DATA": str(self.data),
             "JOBGATE_DEVELOPMENT": "true",
+            "JOBGATE_LEDGER_URL": self.settings.ledger_url,
             "JOBGATE_TEMPORAL_ADDRESS": self.address,
             "JOBGATE_API_HOST": "127.0.0.1",
             "TEMPORAL_ADDRESS": self.address,

@@ -1,0 +1,176 @@
+"""Trouble of PostgreSQL's own: a server stopped, frozen or restarted, a locked row, numbers handed out early.
+
+The same promises on SQLite are in test_ledger_sqlite.py.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import Connection, insert, select
+from sqlalchemy.exc import DataError
+
+from gateway.ledger.engine import Ledger
+from gateway.ledger.journal import announce, changes_since, latest_change
+from gateway.ledger.migrate import migrate
+from gateway.ledger.receipts import find_receipt, lock_job, reserve
+from gateway.ledger.stops import stop_job
+from gateway.ledger.tables import changes
+from tests.rig.postgres import Postgres
+from tests.rig.waiting import wait_until
+from tests.unit.ledger_rows import APP, AT, DEMO, JOB, receipt
+from tests.unit.test_ledger import assert_unavailable, note, noted
+from workflows.contract.errors import Refused
+
+
+@pytest.fixture
+async def ledger(postgres_url: str) -> AsyncIterator[Ledger]:
+    opened = Ledger.open(postgres_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def mortal(own_postgres: Postgres) -> AsyncIterator[Ledger]:
+    """A ledger on a server of this test's own, with connections that stand."""
+    url = own_postgres.create_database("mortal")
+    migrate(url)
+    opened = Ledger.open(url)
+    assert await opened.write(noted) == await opened.read(noted) == 0
+    yield opened
+    await opened.close()
+
+
+async def every_answer(ledger: Ledger) -> list[object]:
+    calls = (ledger.read(noted), ledger.write(note("w")), ledger.write_grouped(note("g"), key="g"))
+    return list(await asyncio.gather(*calls, return_exceptions=True))
+
+
+def assert_all_unavailable(answers: list[object]) -> None:
+    for answer in answers:
+        assert isinstance(answer, Refused)
+        assert_unavailable(answer)
+
+
+async def test_a_killed_server_is_unavailable_at_once_and_back_when_it_is_back(
+    mortal: Ledger, own_postgres: Postgres
+) -> None:
+    assert await mortal.write(note("kept")) == "kept"
+    own_postgres.kill()
+    for _ in range(2):
+        started = time.monotonic()
+        assert_all_unavailable(await every_answer(mortal))
+        assert time.monotonic() - started < 3
+    own_postgres.start()
+    assert await mortal.read(lambda conn: conn.execute(select(changes.c.subject)).scalars().all()) == ["kept"]
+    assert await every_answer(mortal) == [1, "w", "g"]
+
+
+async def test_a_frozen_server_delays_no_answer_and_goes_on_when_it_is_resumed(
+    mortal: Ledger, own_postgres: Postgres
+) -> None:
+    own_postgres.freeze()
+    for call in (mortal.read(noted), mortal.write(note("w")), mortal.write_grouped(note("g"), key="g")):
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await call
+        assert time.monotonic() - started < 1
+    own_postgres.resume()
+    assert await mortal.write(note("after")) == "after"
+
+
+async def test_a_server_frozen_before_it_was_known_is_unavailable(own_postgres: Postgres) -> None:
+    ledger = Ledger.open(own_postgres.create_database("unknown"))
+    own_postgres.freeze()
+    assert_all_unavailable(await every_answer(ledger))
+    own_postgres.resume()
+    await ledger.close()
+
+
+async def test_a_locked_row_stops_neither_readers_nor_other_jobs(ledger: Ledger) -> None:
+    await ledger.write(lambda conn: reserve(conn, receipt()))
+    await ledger.write(lambda conn: reserve(conn, receipt("k-2")))
+    held, release = threading.Event(), threading.Event()
+
+    def hold(conn: Connection) -> None:
+        lock_job(conn, DEMO, JOB)
+        held.set()
+        release.wait(30)
+
+    holding = asyncio.create_task(ledger.write(hold))
+    await wait_until(held.is_set)
+    waiting = asyncio.create_task(ledger.write(lambda conn: stop_job(conn, DEMO, JOB, by=APP, at=AT)))
+    assert await ledger.read(lambda conn: find_receipt(conn, DEMO, JOB)) is not None
+    other = receipt("k-2").job_id
+    assert await ledger.write(lambda conn: stop_job(conn, DEMO, other, by=APP, at=AT)) is not None
+    assert not waiting.done()
+    release.set()
+    await holding
+    assert await waiting is not None
+
+
+async def test_a_row_locked_for_too_long_is_unavailable(ledger: Ledger) -> None:
+    await ledger.write(lambda conn: reserve(conn, receipt()))
+    held, release = threading.Event(), threading.Event()
+
+    def hold(conn: Connection) -> None:
+        lock_job(conn, DEMO, JOB)
+        held.set()
+        release.wait(30)
+
+    holding = asyncio.create_task(ledger.write(hold))
+    await wait_until(held.is_set)
+    with pytest.raises(Refused) as refused:
+        await ledger.write(lambda conn: stop_job(conn, DEMO, JOB, by=APP, at=AT))
+    release.set()
+    await holding
+    assert_unavailable(refused.value)
+
+
+async def two_changes(ledger: Ledger, *, announced: bool) -> list[int]:
+    """What a reader sees after the change that it saw first, when the lower number was taken by a slow writer."""
+    taken, release = threading.Event(), threading.Event()
+
+    def add(conn: Connection) -> None:
+        if announced:
+            announce(conn, DEMO, at=AT, kind="note", subject="s")
+        else:
+            conn.execute(insert(changes), {"workspace": DEMO, "at": AT, "kind": "note", "subject": "s"})
+
+    def slow(conn: Connection) -> None:
+        add(conn)
+        taken.set()
+        release.wait(30)
+
+    slow_one = asyncio.create_task(ledger.write(slow))
+    await wait_until(taken.is_set)
+    quick_one = asyncio.create_task(ledger.write(add))
+    if announced:
+        await wait_until(lambda: ledger.read(_waits_for_a_lock))
+    else:
+        await quick_one
+    seen = await ledger.read(lambda conn: latest_change(conn, DEMO))
+    release.set()
+    await asyncio.gather(slow_one, quick_one)
+    return [row.change_no for row in await ledger.read(lambda conn: changes_since(conn, DEMO, seen))]
+
+
+def _waits_for_a_lock(conn: Connection) -> bool:
+    return bool(conn.exec_driver_sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").first())
+
+
+async def test_whoever_saw_a_change_has_seen_every_earlier_one(ledger: Ledger) -> None:
+    assert await two_changes(ledger, announced=True) == [1, 2]
+
+
+async def test_without_announcing_one_at_a_time_a_change_would_be_missed(ledger: Ledger) -> None:
+    assert await two_changes(ledger, announced=False) == []
+
+
+async def test_text_that_postgresql_refuses_is_an_error_and_not_an_outage(ledger: Ledger) -> None:
+    with pytest.raises(DataError):
+        await ledger.write(note("nul\0"))
+    assert await ledger.read(noted) == 0
