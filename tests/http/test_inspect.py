@@ -46,9 +46,9 @@ async def test_a_job_that_asked_and_wrote_is_told_whole(
     assert steps(shown) == [
         ("model", 1, None, 1, "completed", None),
         ("tool", 1, "look", 1, "completed", None),
-        ("model", 2, None, 1, "completed", None),
-        ("tool", 2, "pay", 1, "completed", None),
         ("model", 3, None, 1, "completed", None),
+        ("tool", 3, "pay", 1, "completed", None),
+        ("model", 5, None, 1, "completed", None),
     ]
     worker = f"{stack.workers[0].pid}@"
     assert all(each["worker"].startswith(worker) for each in shown["attempts"])

@@ -134,7 +134,7 @@ async def test_all_of_another_workspace_reads_as_unknown(stack: Stack, operator:
     for method, foreign, unknown, body in asked:
         answers = [await root.http.request(method, path, json=body) for path in (foreign, unknown)]
         same_refusal(*answers)
-    submission = {"plugin": plugin, "input": {}}
+    submission: Json = {"plugin": plugin, "input": {}}
     answers = [
         await root.http.post("/v1/jobs", json={**submission, "plugin": name}, headers={"Idempotency-Key": fresh_key()})
         for name in (plugin, no_plugin)
