@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from temporalio import activity
 
 from gateway.calls.attempts import current_attempt
-from gateway.calls.permits import NO_RECEIPT
+from gateway.calls.standing import NO_RECEIPT
 from gateway.ledger.callbacks import CallbackRow, OfCall, close_call, take_answer
 from gateway.ledger.engine import Ledger
 from gateway.ledger.receipts import find_receipt

@@ -15,7 +15,7 @@ from temporalio import activity
 
 from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
-from gateway.calls.permits import NO_RECEIPT, Denied, examine, may_decide
+from gateway.calls.standing import NO_RECEIPT, Denied, examine, may_decide
 from gateway.ledger.decisions import DecisionRow, expire_request, find_decision, list_votes
 from gateway.ledger.engine import Ledger
 from gateway.ledger.gates import held_job_released

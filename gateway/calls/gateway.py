@@ -6,6 +6,7 @@ permit when the connection stands. Its outcome is in the ledger before anybody h
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
@@ -18,6 +19,7 @@ from gateway.calls.http_tool import ToolOutcome
 from gateway.calls.kinds import Kinds, Prepared, Stamp, may_be_planned
 from gateway.calls.permits import Permits
 from gateway.calls.replies import OUTCOME_OF, answers_later, result_bytes, sentence
+from gateway.calls.standing import spent_on_call
 from gateway.calls.values import fitted
 from gateway.calls.writes import Writes
 from gateway.cedar import Verdict, compile_policy
@@ -126,12 +128,17 @@ class CallGateway:
         return outcome if schema is None else fitted(prepared.effect, outcome, schema, "the tool's output_schema")
 
     async def _read(self, prepared: Prepared) -> ToolOutput:
+        async def look_again() -> None:
+            await self._permits.look_again(prepared.attempt)
+
         try:
-            outcome = await self._exchange(prepared, Stamp(), None)
+            outcome = await self._exchange(prepared, Stamp(), look_again)
         except NotSent as failure:
             raise StepError(StepCode.CONNECT_REFUSED, failure.reason) from None
         except ReplyLost as failure:
             raise StepError(StepCode.UNAVAILABLE, failure.reason) from None
+        receipt, at = prepared.receipt, (prepared.step, prepared.call, prepared.asked_attempt)
+        await self._permits.settle(prepared.attempt, receipt, spent_on_call(receipt, *at, datetime.now(UTC)))
         if outcome.until is not None:
             return answers_later(prepared.tool.name, outcome.until)
         ref = BlobRef(await self._blobs.put(prepared.attempt.workspace, result_bytes(outcome)))

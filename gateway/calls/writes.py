@@ -16,8 +16,9 @@ from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt
 from gateway.calls.egress import BeforeBytes, NotSent, ReplyLost
 from gateway.calls.http_tool import ToolOutcome
-from gateway.calls.permits import Granted, Permits
+from gateway.calls.permits import Permits
 from gateway.calls.replies import OUTCOME_OF, RECORDED_AS, answers_later, result_bytes, sentence
+from gateway.calls.standing import Granted
 from gateway.ledger import effects
 from gateway.ledger.callbacks import OfCall, standing_callback
 from gateway.ledger.effects import EffectRow, Intent

@@ -175,14 +175,15 @@ async def test_revoked_at_any_moment_no_call_starts_after_the_answer(ground: Sta
 
 DEAF = """
 import gateway.calls.permits as permits
-whole = permits.examine
+import gateway.calls.standing as standing
+whole = standing.examine
 def examine(conn, attempt, now, **how):
     found = whole(conn, attempt, now, **how)
-    if isinstance(found, permits.Denied) and found.code is permits.StepCode.AUTHORITY_REVOKED:
-        row = permits.find_receipt(conn, attempt.workspace, attempt.job_id)
-        return permits.Standing(row, permits.find_authority(conn, attempt.workspace, attempt.job_id))
+    if isinstance(found, standing.Denied) and found.code is standing.StepCode.AUTHORITY_REVOKED:
+        row = standing.find_receipt(conn, attempt.workspace, attempt.job_id)
+        return standing.Standing(row, standing.find_authority(conn, attempt.workspace, attempt.job_id))
     return found
-permits.examine = examine
+standing.examine = permits.examine = examine
 from activities.worker import main
 main()
 """

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
-from gateway.calls.permits import Denied, Granted, examine
+from gateway.calls.standing import Denied, Granted, examine
 from gateway.changes import GRANT_GONE, KEY_GONE, accept_job, withdraw_authority, withdraw_credential
 from gateway.ledger.authorities import find_authority, insert_authority, open_authorities
 from gateway.ledger.catalog import withdraw_version

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from gateway.calls.attempts import Attempt
-from gateway.calls.permits import Denied, Granted, permit
+from gateway.calls.standing import Denied, Granted, permit
 from gateway.ledger.authorities import insert_authority
 from gateway.ledger.catalog import insert_plugin_version
 from gateway.ledger.decisions import cast_vote, close_request
