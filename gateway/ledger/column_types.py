@@ -1,6 +1,7 @@
-"""How the ledger keeps what databases disagree about: instants, JSON documents, and numbers handed out in order.
+"""How the ledger keeps what databases disagree about: instants, JSON documents, texts, and numbers handed out in order.
 
-Both ends are fixed here, integer microseconds and our own JSON text, so that no driver's idea of either matters.
+Both ends are fixed here, integer microseconds and our own JSON text, so that no driver's idea of either matters. A text
+with U+0000, which PostgreSQL keeps nowhere, is the caller's fault on every database, and never reaches one.
 """
 
 import json
@@ -10,6 +11,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Integer, Text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
+
+from workflows.contract.errors import ProblemCode, Refused
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -26,6 +29,21 @@ class Instant(TypeDecorator[datetime]):
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
         return None if value is None else _EPOCH + timedelta(microseconds=value)
+
+
+class Words(TypeDecorator[str]):
+    """A text. Raises `Refused(INPUT_INVALID)` for U+0000, whoever wrote it and wherever it came in.
+
+    The documents of `JsonText` escape it, and bytes may hold it.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is not None and "\0" in value:
+            raise Refused(ProblemCode.INPUT_INVALID, "A text holds the character U+0000, which is not taken here.")
+        return value
 
 
 class JsonText(TypeDecorator[Any]):

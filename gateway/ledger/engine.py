@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import StatementError
 
 from gateway.ledger.database import Engines, is_trouble, may_run_again, open_engines
 from workflows.contract.errors import ProblemCode, Refused
@@ -209,6 +210,9 @@ def _transact(engine: Engine, fn: Callable[[Connection], T]) -> T:
                 continue
             if is_trouble(error):
                 raise _unavailable() from error
+            if isinstance(error, StatementError) and isinstance(error.orig, Refused):
+                # A column refused its value (`column_types`), and the statement was never sent.
+                raise error.orig from None
             raise
     raise AssertionError("unreachable")
 

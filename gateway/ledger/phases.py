@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Text, and_, bindparam, func, literal, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, bindparam, func, literal, select
 
 from gateway.ledger.catalog_tables import deployments, plugin_versions, promotions, releases
+from gateway.ledger.column_types import Words
 from gateway.ledger.journal import announce, record
 from gateway.ledger.tables import columns_of, insert_if_absent
 from workflows.contract.ids import Digest, PluginName, PrincipalId, Workspace
@@ -114,7 +115,7 @@ _RESOLVE = select(
 ).where(
     plugin_versions.c.workspace == bindparam("workspace"),
     plugin_versions.c.name == bindparam("plugin"),
-    plugin_versions.c.version == func.coalesce(bindparam("version", type_=Text), _RELEASED_VERSION),
+    plugin_versions.c.version == func.coalesce(bindparam("version", type_=Words), _RELEASED_VERSION),
 )
 
 

@@ -18,13 +18,12 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Table,
-    Text,
     UniqueConstraint,
     text,
 )
 from sqlalchemy.dialects.postgresql import Insert, insert
 
-from gateway.ledger.column_types import Instant, JsonText, Serial
+from gateway.ledger.column_types import Instant, JsonText, Serial, Words
 
 metadata = MetaData(
     naming_convention={
@@ -37,11 +36,11 @@ metadata = MetaData(
 
 
 def key(name: str) -> Column[str]:
-    return Column(name, Text, primary_key=True)
+    return Column(name, Words, primary_key=True)
 
 
 def words(name: str, *, null: bool = False) -> Column[str]:
-    return Column(name, Text, nullable=null)
+    return Column(name, Words, nullable=null)
 
 
 def instant(name: str, *, null: bool = False) -> Column[datetime]:

@@ -17,12 +17,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gateway.ledger import authority_tables, catalog_tables
 from gateway.ledger.engine import Ledger
-from gateway.ledger.journal import announce, latest_change
+from gateway.ledger.journal import announce, latest_change, read_audit, record
 from gateway.ledger.migrate import migrate
 from gateway.ledger.tables import audit, changes, metadata
 from tests.rig.waiting import wait_until
 from tests.unit.ledger_rows import AT, DEMO
 from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.ids import Workspace
 
 __all__ = ["authority_tables", "catalog_tables"]  # importing them puts their tables into the metadata
 
@@ -162,6 +163,29 @@ async def test_errors_of_statements_do_not_repeat_their_parameters(ledger: Ledge
     with pytest.raises(IntegrityError) as failed:
         await ledger.write(lambda conn: conn.execute(insert(audit), {"actor": "s3cret"}))
     assert "s3cret" not in str(failed.value)
+
+
+@pytest.mark.parametrize("how", ["write", "grouped"])
+async def test_a_text_with_a_nul_is_the_callers_fault_and_not_an_outage(ledger: Ledger, how: str) -> None:
+    bad, good = note("s3cret\0"), note("sound")
+    if how == "grouped":
+        calls = [ledger.write_grouped(bad, key="a"), ledger.write_grouped(good, key="b")]
+    else:
+        calls = [ledger.write(bad), ledger.write(good)]
+    refused, sound = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(refused, Refused)
+    assert refused.code == ProblemCode.INPUT_INVALID
+    assert "s3cret" not in str(refused)
+    assert sound == "sound"
+
+
+async def test_a_search_for_a_nul_is_refused_and_a_document_may_hold_one(ledger: Ledger) -> None:
+    with pytest.raises(Refused) as refused:
+        await ledger.read(lambda conn: latest_change(conn, Workspace("de\0mo")))
+    assert refused.value.code == ProblemCode.INPUT_INVALID
+    await ledger.write(lambda conn: record(conn, DEMO, at=AT, actor="a", action="b", subject="c", said="\0"))
+    (line,) = await ledger.read(lambda conn: read_audit(conn, DEMO, after=0, limit=9))
+    assert line.detail == {"said": "\0"}
 
 
 WRITE_FOR_EVER = """

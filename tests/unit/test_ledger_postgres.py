@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import Connection, insert, select
-from sqlalchemy.exc import DataError
 
 from gateway.ledger.engine import Ledger
 from gateway.ledger.journal import announce, changes_since, latest_change
@@ -168,9 +167,3 @@ async def test_whoever_saw_a_change_has_seen_every_earlier_one(ledger: Ledger) -
 
 async def test_without_announcing_one_at_a_time_a_change_would_be_missed(ledger: Ledger) -> None:
     assert await two_changes(ledger, announced=False) == []
-
-
-async def test_text_that_postgresql_refuses_is_an_error_and_not_an_outage(ledger: Ledger) -> None:
-    with pytest.raises(DataError):
-        await ledger.write(note("nul\0"))
-    assert await ledger.read(noted) == 0
