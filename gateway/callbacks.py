@@ -40,6 +40,8 @@ from workflows.contract.errors import ProblemCode, Refused, StepError
 from workflows.contract.ids import BlobRef
 from workflows.contract.steps import CallbackHint
 
+ENGINE_S = 1.0
+"""How long the engine may take to say whether the job is open."""
 HINT_S = 2.0
 WITHHELD = "The tool's answer could not be checked for secrets and was not kept."
 
@@ -90,10 +92,10 @@ class Callbacks:
         row, job, late, untold = await self._ledger.read(look)
         if late == "answered" and untold:
             await self.tell(row)
+        if late is None and await self._job_has_ended(row):
+            late = (await self._ledger.read(look))[2] or "over"  # an answer that came meanwhile may have ended it
         if late is not None:
             raise _refusal(late)
-        if await self._job_has_ended(row):
-            raise _refusal("over")
         return Awaited(token, row, job)
 
     async def answer(self, awaited: Awaited, said: Said) -> CallOutcome:
@@ -127,8 +129,9 @@ class Callbacks:
 
     async def _job_has_ended(self, row: CallbackRow) -> bool:
         """An engine that does not answer keeps no answer out: the job may well be waiting for it."""
-        with contextlib.suppress(Refused):
-            execution = await self._engine.describe(row.workspace, row.job_id)
+        with contextlib.suppress(Refused, TimeoutError):
+            async with asyncio.timeout(ENGINE_S):
+                execution = await self._engine.describe(row.workspace, row.job_id)
             return execution is None or execution.ending is not None
         return False
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from temporalio import activity
@@ -19,6 +20,8 @@ from workflows.contract.job import EffectClass, RequestKind
 from workflows.contract.steps import (
     Activity,
     ArchiveInput,
+    CallbackInput,
+    CallbackOutput,
     DecisionInput,
     GateOutput,
     ModelInput,
@@ -68,6 +71,8 @@ class Hands:
     tools: dict[str, list[Reply]] = field(default_factory=dict[str, list[Reply]])
     ledger: dict[RequestId, Ruling] = field(default_factory=dict[RequestId, Ruling])
     gates: list[GateOutput] = field(default_factory=list[GateOutput])
+    callbacks: dict[tuple[int, int], CallbackOutput] = field(default_factory=dict[tuple[int, int], CallbackOutput])
+    """The answers of vendors by step and call."""
     forever: Callable[[int], ModelOutput] | None = None
     ran: list[str] = field(default_factory=list[str])
     asked_model: list[ModelInput] = field(default_factory=list[ModelInput])
@@ -100,7 +105,7 @@ class Stubs:
         self.of: dict[str, Hands] = {}
 
     def activities(self) -> Sequence[Callable[..., Any]]:
-        return [self.model, self.tool, self.read_decision, self.read_gate, self.archive_events]
+        return [self.model, self.tool, self.read_decision, self.read_gate, self.read_callback, self.archive_events]
 
     def _mine(self) -> Hands:
         return self.of[activity.info().workflow_id or ""]
@@ -126,6 +131,12 @@ class Stubs:
         hands = self._mine()
         hands.ran.append("read_gate")
         return hands.gates.pop(0)
+
+    @activity.defn(name=Activity.READ_CALLBACK)
+    async def read_callback(self, asked: CallbackInput) -> CallbackOutput:
+        hands = self._mine()
+        hands.ran.append(f"read_callback {asked.step}.{asked.call}{' close' if asked.close else ''}")
+        return hands.callbacks.get((asked.step, asked.call), CallbackOutput(outcome=None))
 
     @activity.defn(name=Activity.ARCHIVE_EVENTS)
     async def archive_events(self, asked: ArchiveInput) -> str:
@@ -193,6 +204,11 @@ def turn(number: int, *calls: PlannedCall, **more: Any) -> ModelOutput:
 
 def final(number: int, size: int = 20, **more: Any) -> ModelOutput:
     return turn(number, final_ref=blob(f"final {number}"), final_bytes=size, **more)
+
+
+def later(until: datetime | None = None) -> ToolOutput:
+    """The tool took the call and answers by a callback, waited for `until` then, or else until the deadline."""
+    return ToolOutput(outcome="pending", callback_until=until, message="It answers later.")
 
 
 def done(message: str = "Done.") -> ToolOutput:
