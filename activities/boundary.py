@@ -6,16 +6,21 @@ its attempts lost, never canceled: a deploy is no cancel.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from gateway.blobs import BlobCorrupt, BlobMissing
+from gateway.calls.attempts import current_attempt, name_job
+from gateway.ledger.engine import Ledger
+from gateway.ledger.receipts import find_receipt
 from gateway.metrics import Metrics
 from gateway.telemetry import bind, log
 from workflows.contract.errors import RETRYABLE_STEPS, ProblemCode, Refused, StepCode, StepError
@@ -49,17 +54,21 @@ def failure_of(error: BaseException) -> StepError:
 
 
 class Boundary(Interceptor):
-    def __init__(self, metrics: Metrics) -> None:
+    """`ledger` tells whose job a step is that failed before it was admitted."""
+
+    def __init__(self, metrics: Metrics, ledger: Ledger) -> None:
         self._metrics = metrics
+        self._ledger = ledger
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Outermost(next, self._metrics)
+        return _Outermost(next, self._metrics, self._ledger)
 
 
 class _Outermost(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, metrics: Metrics) -> None:
+    def __init__(self, next: ActivityInboundInterceptor, metrics: Metrics, ledger: Ledger) -> None:
         super().__init__(next)
         self._metrics = metrics
+        self._ledger = ledger
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
@@ -71,6 +80,7 @@ class _Outermost(ActivityInboundInterceptor):
                 error = _canceled()
             except Exception as failure:  # noqa: BLE001  # the boundary: every failure leaves as one of ours
                 error = failure_of(failure)
+                await _name_job(self._ledger)
                 if error.step_code is StepCode.INTERNAL:
                     log.error("step failed", exc_info=failure)
             else:
@@ -91,6 +101,17 @@ class _Outermost(ActivityInboundInterceptor):
 
     def _count(self, outcome: str) -> None:
         self._metrics.steps.add(1, {"kind": activity.info().activity_type, "outcome": outcome})
+
+
+async def _name_job(ledger: Ledger) -> None:
+    """What is not known of the job now is left out: the line is written all the same."""
+    if "principal" in structlog.contextvars.get_contextvars():
+        return
+    with contextlib.suppress(StepError, Refused):
+        attempt = current_attempt()
+        row = await ledger.read(lambda conn: find_receipt(conn, attempt.workspace, attempt.job_id))
+        if row is not None:
+            name_job(row)
 
 
 def _canceled() -> StepError | None:

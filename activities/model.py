@@ -22,7 +22,7 @@ from activities.providers import Providers
 from activities.scripted import play
 from activities.toolnames import provider_names
 from gateway.blobs import Blobs
-from gateway.calls.attempts import Attempt, current_attempt
+from gateway.calls.attempts import Attempt, current_attempt, name_job
 from gateway.calls.gateway import load_snapshot
 from gateway.calls.kinds import Kinds
 from gateway.calls.permits import Permits
@@ -66,6 +66,7 @@ class ModelActivity:
     async def model(self, asked: ModelInput) -> ModelOutput:
         attempt = current_attempt()
         receipt = await self._permits.admit(attempt)
+        name_job(receipt)
         snapshot = await load_snapshot(self._snapshots, receipt)
         conversation = await Conversation.load(self._blobs, receipt.workspace, asked.conversation)
         if receipt.session is not None and conversation.head.job != receipt.job_id:

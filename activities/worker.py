@@ -125,7 +125,7 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
             CallbackActivity(ledger).read_callback,
             reads.archive_events,
         ],
-        interceptors=[Boundary(telemetry.metrics)],
+        interceptors=[Boundary(telemetry.metrics, ledger)],
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_activities=CONCURRENT_STEPS,

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import structlog
 from temporalio import activity
 
+from gateway.ledger.receipts import ReceiptRow
 from workflows.contract.errors import StepCode, StepError
 from workflows.contract.ids import JobId, Workspace, split_workflow_id
 from workflows.contract.steps import WORKFLOW_TYPE
@@ -32,3 +34,11 @@ def current_attempt() -> Attempt:
     if ids is None or info.workflow_type != WORKFLOW_TYPE or info.workflow_run_id is None:
         raise StepError(StepCode.NO_RECEIPT, "This was not started by an admitted job; nothing was called.")
     return Attempt(*ids, info.workflow_run_id, info.activity_id, info.attempt)
+
+
+def name_job(row: ReceiptRow) -> None:
+    """From now on every log line of this step says on whose authority it runs, who caused it, and what it is."""
+    caused = {} if row.initiator is None else {"initiator": f"{row.initiator['kind']}:{row.initiator['id']}"}
+    structlog.contextvars.bind_contextvars(
+        workspace=row.workspace, principal=row.principal, plugin=f"{row.plugin}@{row.version}", **caused
+    )

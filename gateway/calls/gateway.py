@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from gateway.actions import action_digest, load_args
 from gateway.blobs import Blobs
-from gateway.calls.attempts import Attempt, current_attempt
+from gateway.calls.attempts import Attempt, current_attempt, name_job
 from gateway.calls.callbacks import WaysBack
 from gateway.calls.egress import BeforeBytes, NotSent, ReplyLost
 from gateway.calls.http_tool import ToolOutcome
@@ -55,6 +55,7 @@ class CallGateway:
     async def call(self, asked: ToolInput) -> ToolOutput:
         attempt = current_attempt()
         receipt = await self._permits.admit(attempt)
+        name_job(receipt)
         prepared = await self._prepare(attempt, receipt, asked)
         output = await self._called(prepared, asked)
         if output.outcome != "pending":

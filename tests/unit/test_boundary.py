@@ -15,6 +15,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from activities.boundary import Boundary, failure_of
 from gateway.blobs import BlobMissing
+from gateway.ledger.engine import Ledger
 from gateway.metrics import Metrics
 from workflows.contract.errors import ProblemCode, Refused, StepCode, StepError
 from workflows.contract.events import Event, EventType
@@ -41,9 +42,13 @@ async def metrics() -> AsyncGenerator[Metrics]:
 
 
 async def run(metrics: Metrics, work: Any, environment: ActivityEnvironment | None = None, *args: Any) -> Any:
-    outermost = Boundary(metrics).intercept_activity(Step(work))
+    ledger = Ledger.open("sqlite:////nowhere/ledger.db")  # of what is no job nothing is asked
+    outermost = Boundary(metrics, ledger).intercept_activity(Step(work))
     given = ExecuteActivityInput(fn=work, args=args, executor=None, headers={})
-    return await (environment or ActivityEnvironment()).run(outermost.execute_activity, given)
+    try:
+        return await (environment or ActivityEnvironment()).run(outermost.execute_activity, given)
+    finally:
+        await ledger.close()
 
 
 def chain(error: BaseException) -> list[BaseException]:
