@@ -1,5 +1,6 @@
 """What operators look at: one job from behind, the audit trail, and the bill."""
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -23,9 +24,9 @@ def inspect(job: JobArgument, data: DataDir = None, json_output: JsonOutput = Fa
         return 0
     found = reply.json
     voice.say(f"{found['job_id']}  {found['status']}", render.STATUS_STYLES.get(found["status"], "bold"))
-    for name, value in _facts(found).items():
+    for name, value in _facts(found):
         if value:
-            voice.say(f"  {name:<10} {value}")
+            voice.say(f"  {name:<9} {value}")
     for request in found["pending"]:
         render.pending(voice, found["job_id"], request)
     _attempts(voice, found["attempts"], whole=found["attempts_complete"])
@@ -92,7 +93,7 @@ def usage(
     return 0
 
 
-def _facts(found: Json) -> dict[str, Any]:
+def _facts(found: Json) -> list[tuple[str, Any]]:
     workload, engine, authority = found["workload"], found["engine"], render.member(found, "authority")
     initiator, stop = render.member(found, "initiator"), render.member(found, "stop")
     failure = render.member(found, "failure")
@@ -101,33 +102,34 @@ def _facts(found: Json) -> dict[str, Any]:
     held = f"until {authority.get('expires_at')}, renewed by every call"
     if authority.get("revoked_at"):
         held = f"revoked {authority['revoked_at']}: {authority['revoked_reason']}"
-    return {
-        "executed": found["executed"],
-        "failure": failure and f"{failure['code']}: {failure['message']}",
-        "principal": f"{found['principal']}, submitted by {by} with {credential}",
-        "initiator": initiator and f"{initiator['kind']} {initiator['id']}",
-        "authority": authority and held,
-        "workload": f"{workload['plugin']} {workload['version']}  {workload['digest'][:19]}…",
-        "snapshot": f"{workload['snapshot'][:19]}…  {workload['model'] or ''}".rstrip(),
-        "session": found["session"],
-        "retry of": found["retry_of"],
-        "accepted": found["accepted_at"],
-        "stopped": stop and f"{stop['requested_at']} by {stop['by']}",
-        "finished": found["finished_at"],
-        "deadline": f"{found['deadline']}{'  overdue' if found['overdue'] else ''}",
-        **{f"lane {lane['lane'] or '?'}": _lane(lane) for lane in found["lanes"]},
-        "engine": f"{engine['status']}, {engine['history_length']} events, {engine['workflow_id']} {engine['run_id']}",
-        "trace": found["trace_id"],
-        "UI": found["temporal_url"],
-    }
+    return [
+        ("executed", found["executed"]),
+        ("failure", failure and f"{failure['code']}: {failure['message']}"),
+        ("principal", f"{found['principal']}, submitted by {by} with {credential}"),
+        ("initiator", initiator and f"{initiator['kind']} {initiator['id']}"),
+        ("authority", authority and held),
+        ("workload", f"{workload['plugin']} {workload['version']}  {workload['digest'][:19]}…"),
+        ("snapshot", f"{workload['snapshot'][:19]}…  {workload['model'] or ''}".rstrip()),
+        ("session", found["session"]),
+        ("retry of", found["retry_of"]),
+        ("accepted", found["accepted_at"]),
+        ("stopped", stop and f"{stop['requested_at']} by {stop['by']}"),
+        ("finished", found["finished_at"]),
+        ("deadline", f"{found['deadline']}{'  overdue' if found['overdue'] else ''}"),
+        *(("lane", _lane(lane)) for lane in found["lanes"]),
+        (
+            "engine",
+            f"{engine['status']}, {engine['history_length']} events, {engine['workflow_id']} {engine['run_id']}",
+        ),
+        ("trace", found["trace_id"]),
+        ("UI", found["temporal_url"]),
+    ]
 
 
 def _lane(lane: Json) -> str:
     pollers: Sequence[Json] = lane["pollers"]
-    if not pollers:
-        return f"{lane['task_queue']}: nobody has asked for work lately"
     seen = ", ".join(f"{one['worker']} at {_clock(one['seen_at'])}" for one in pollers)
-    return f"{lane['task_queue']}: {seen}"
+    return f"{lane['lane'] or 'unknown'} ({lane['task_queue']}): {seen or 'nobody has asked for work lately'}"
 
 
 def _attempts(voice: Voice, attempts: Sequence[Json], *, whole: bool) -> None:
@@ -190,6 +192,8 @@ def _clock(instant: str | None) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if " " in value or "\n" in value else value
     if isinstance(value, list):
         return ",".join(str(each) for each in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON
-    return str(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -29,7 +29,7 @@ NEXT: Mapping[str, str] = MappingProxyType(
     {
         "unauthenticated": 'Set JOBGATE_TOKEN; in development: export JOBGATE_TOKEN="$(jobgate token PRINCIPAL)".',
         "not-permitted": "Use a token of somebody who may, or ask an operator for the grant.",
-        "not-found": "Check the name; `jobgate list` shows the jobs of this workspace.",
+        "not-found": "Check the name; `jobgate list` shows jobs and `jobgate grant list` grants of this workspace.",
         "plugin-unknown": "Publish it first: jobgate plugin publish DIR.",
         "phase_blocked_noop": GATE,
         "awaiting_promotion": GATE,

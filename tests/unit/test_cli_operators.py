@@ -1,16 +1,15 @@
 """What operators' commands send and show: grants, principals, workspaces, withdrawal, audit, usage, inspect."""
 
 import json
-from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.cli import run
 from tests.unit.fake_api import Canned, FakeApi, problem
+from tests.unit.test_cli import Command, answer, api, command
 
-Command = Callable[..., tuple[int, str, str]]
+__all__ = ["api", "command"]
+
 AT = "2030-01-31T12:00:00.000000Z"
 GRANT: dict[str, Any] = {
     "grant_id": "grant_1",
@@ -90,33 +89,6 @@ INSPECTION: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def api() -> Generator[FakeApi]:
-    with FakeApi() as fake:
-        yield fake
-
-
-@pytest.fixture
-def command(
-    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    monkeypatch.setenv("JOBGATE_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("JOBGATE_URL", api.url)
-    monkeypatch.setenv("JOBGATE_TOKEN", "t0ken")
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run(arguments)
-        said = capfd.readouterr()
-        return code, said.out, said.err
-
-    return call
-
-
-def answer(api: FakeApi, method: str, path: str, *bodies: Any, status: int = 200) -> None:
-    api.answers[method, path] = [Canned(status, json.dumps(body)) for body in bodies]
-
-
 def test_grant_add_sends_names_and_limits_as_their_kind(api: FakeApi, command: Command) -> None:
     answer(api, "POST", "/v1/grants", GRANT, status=201)
     options = ("--limit", "max_steps=3", "--limit", "max_cost_usd=1", "--limit", "tools=a,b", "--expires", AT)
@@ -184,12 +156,16 @@ def test_audit_shows_a_line_each_and_reads_on_when_asked(api: FakeApi, command: 
     line = {"at": AT, "workspace": "demo", "actor": "operator", "action": "release.set", "subject": "p"}
     pages: list[Any] = [
         {"data": [{**line, "detail": {"version": "1.1.0"}}], "next_cursor": "c1", "has_more": True},
-        {"data": [{**line, "workspace": None, "detail": {}}], "next_cursor": "c2", "has_more": False},
+        {
+            "data": [{**line, "workspace": None, "detail": {"reason": "first run", "break_glass": True}}],
+            "next_cursor": "c2",
+            "has_more": False,
+        },
     ]
     answer(api, "GET", "/v1/audit", *pages)
     assert command("audit", "--all")[1].splitlines() == [
         "2030-01-31T12:00:00Z  operator  release.set  p  version=1.1.0",
-        "2030-01-31T12:00:00Z  operator  release.set (runtime)  p",
+        '2030-01-31T12:00:00Z  operator  release.set (runtime)  p  reason="first run" break_glass=true',
     ]
     assert [asked.path for asked in api.asked] == ["/v1/audit?limit=100", "/v1/audit?after=c1&limit=100"]
     answer(api, "GET", "/v1/audit", pages[0])
@@ -213,7 +189,7 @@ def test_inspect_tells_who_where_and_what_was_sent(api: FakeApi, command: Comman
         "user cust_9",
         f"revoked {AT}: The grants were revoked.",
         "12@host at 12:00:00.000",
-        "odd: nobody has asked for work lately",
+        "unknown (odd): nobody has asked for work lately",
         "attempts (older ones are left out)",
         "r1-4fa0c2  approve",
         "approver approve",
