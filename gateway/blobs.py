@@ -62,6 +62,18 @@ class Blobs:
         self._cache.add(key, data)
         return digest
 
+    async def mend(self, workspace: Workspace, data: bytes) -> Digest:
+        """As `put`; a blob that is there with other bytes than its own is written anew."""
+        digest = await self.put(workspace, data)
+        try:
+            await self.verify(workspace, digest)
+        except BlobCorrupt:
+            try:
+                await self._store.put_async(_key(workspace, digest), data, mode="overwrite")
+            except (BaseError, OSError, ValueError) as error:
+                raise _unavailable() from error
+        return digest
+
     async def get(self, workspace: Workspace, digest: Digest) -> bytes:
         """The bytes, verified. Raises `BlobMissing` or `BlobCorrupt`."""
         cached = self._cache.find(_key(workspace, digest))

@@ -74,13 +74,13 @@ class Snapshots:
         self._kept: OrderedDict[tuple[Workspace, Digest], _Kept] = OrderedDict()
 
     async def put_bundle(self, workspace: Workspace, bundle: Bundle) -> None:
-        """Store a bundle; idempotent."""
+        """Store a bundle; idempotent, and what is damaged is mended."""
         for text in bundle.files.values():
-            await self._blobs.put(workspace, text.encode())
-        await self._blobs.put(workspace, index_of(bundle))
+            await self._blobs.mend(workspace, text.encode())
+        await self._blobs.mend(workspace, index_of(bundle))
 
     async def put_deployment(self, workspace: Workspace, body: Any) -> Digest:
-        return await self._blobs.put(workspace, canonical(body))
+        return await self._blobs.mend(workspace, canonical(body))
 
     async def put(self, workspace: Workspace, plugin: Digest, deployment: Digest) -> Digest:
         """Store the pair a job is bound to, and return its digest; idempotent."""
