@@ -48,7 +48,7 @@ class PromotionIn(_Body):
 class WithdrawalIn(_Body):
     """`reason` is kept, and shown to operators."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^[^\x00]*$")]
+    reason: Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Published(BaseModel):
