@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from gateway.cli import approvals, demo, grants, inspect, jobs, operators, processes, watching
+from gateway.cli import approvals, demo, grants, inspect, jobs, operators, processes, sessions, watching
 from gateway.cli.client import Rejected, Unreachable
 from gateway.cli.options import examples
 from gateway.cli.render import Voice, shown
@@ -37,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+session_app = typer.Typer(no_args_is_help=True, help="Read a line of jobs that share a conversation.")
 plugin_app = typer.Typer(no_args_is_help=True, help="Publish plugin versions, list them, and withdraw them.")
 release_app = typer.Typer(no_args_is_help=True, help="Say which version is current, and look back.")
 grant_app = typer.Typer(no_args_is_help=True, help="Say who may do what with which plugins, and take it back.")
@@ -73,6 +74,16 @@ _add(
 _add(app, "show", APPS, jobs.show, "jobgate show ticket-17", "jobgate show ticket-17 --events")
 _add(app, "watch", APPS, watching.watch, "jobgate watch ticket-17", "jobgate watch ticket-17 --json")
 _add(app, "list", APPS, jobs.list_jobs, "jobgate list", "jobgate list --status waiting_for_human")
+_add(session_app, "show", None, sessions.show, "jobgate session show cust-9")
+_add(
+    session_app,
+    "messages",
+    None,
+    sessions.messages,
+    "jobgate session messages cust-9",
+    "jobgate session messages cust-9 --json",
+)
+app.add_typer(session_app, name="session", rich_help_panel=APPS)
 _add(app, "cancel", APPS, jobs.cancel, "jobgate cancel ticket-17")
 _add(app, "requests", APPROVERS, approvals.requests, "jobgate requests")
 _add(

@@ -39,6 +39,9 @@ def submit(
     on_blocked: Annotated[
         Literal["hold", "refuse"], typer.Option("--on-blocked", help="When its gate is not open yet.")
     ] = "hold",
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="NAME", help="The session it belongs to; made by its first job.")
+    ] = None,
     max_steps: Annotated[int | None, typer.Option("--max-steps", help="Budget: model steps.")] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Budget: tokens.")] = None,
     max_cost: Annotated[
@@ -67,6 +70,7 @@ def submit(
         "timeout_seconds": timeout,
         "deadline": deadline,
         "on_blocked": on_blocked,
+        "session": session,
         "labels": _labels(label or []),
         "budget": _given({"max_steps": max_steps, "max_tokens": max_tokens, "max_cost_usd": max_cost}),
     }
@@ -113,6 +117,7 @@ def show(
 def list_jobs(
     status: Annotated[str | None, typer.Option("--status", help="Only jobs in this status.")] = None,
     plugin: Annotated[str | None, typer.Option("--plugin", help="Only jobs of this plugin.")] = None,
+    session: Annotated[str | None, typer.Option("--session", help="Only jobs of this session.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="At most so many.")] = 20,
     after: Annotated[str | None, typer.Option("--after", metavar="CURSOR", help="The next page.")] = None,
     data: DataDir = None,
@@ -121,7 +126,8 @@ def list_jobs(
 ) -> int:
     """List the workspace's jobs, newest first."""
     voice, gateway = enter("app", data, json_output, verbose)
-    reply = gateway.get("/v1/jobs", {"status": status, "plugin": plugin, "limit": limit, "after": after})
+    asked = {"status": status, "plugin": plugin, "session": session, "limit": limit, "after": after}
+    reply = gateway.get("/v1/jobs", asked)
     voice.document(reply.text)
     page = reply.json
     jobs: list[Json] = page["data"]
