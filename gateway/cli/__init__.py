@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from gateway.cli import approvals, demo, grants, inspect, jobs, operators, processes, sessions, watching
+from gateway.cli import approvals, demo, grants, inspect, jobs, keys, operators, processes, sessions, watching
 from gateway.cli.client import Rejected, Unreachable
 from gateway.cli.options import examples
 from gateway.cli.render import Voice, shown
@@ -41,6 +41,7 @@ session_app = typer.Typer(no_args_is_help=True, help="Read a line of jobs that s
 plugin_app = typer.Typer(no_args_is_help=True, help="Publish plugin versions, list them, and withdraw them.")
 release_app = typer.Typer(no_args_is_help=True, help="Say which version is current, and look back.")
 grant_app = typer.Typer(no_args_is_help=True, help="Say who may do what with which plugins, and take it back.")
+key_app = typer.Typer(no_args_is_help=True, help="Make API keys, list them, revoke them.")
 principal_app = typer.Typer(no_args_is_help=True, help="Take everything from a principal.")
 workspace_app = typer.Typer(no_args_is_help=True, help="Make workspaces: tenants that see nothing of each other.")
 
@@ -119,6 +120,17 @@ _add(
 _add(grant_app, "list", None, grants.grant_list, "jobgate grant list", "jobgate grant list --all")
 _add(grant_app, "revoke", None, grants.grant_revoke, "jobgate grant revoke grant_1f0c2ab4")
 app.add_typer(grant_app, name="grant", rich_help_panel=PEOPLE)
+_add(
+    key_app,
+    "create",
+    None,
+    keys.key_create,
+    "jobgate key create billing-app --scope jobs:submit --scope jobs:read",
+    "jobgate key create dana --group finance --expires 2030-01-31T12:00:00Z",
+)
+_add(key_app, "list", None, keys.key_list, "jobgate key list", "jobgate key list --all")
+_add(key_app, "revoke", None, keys.key_revoke, "jobgate key revoke 5f0c2ab41e9d77ab01c4fa0c")
+app.add_typer(key_app, name="key", rich_help_panel=PEOPLE)
 _add(principal_app, "revoke", None, grants.principal_revoke, "jobgate principal revoke billing-app")
 app.add_typer(principal_app, name="principal", rich_help_panel=PEOPLE)
 _add(workspace_app, "create", None, grants.workspace_create, "jobgate workspace create acme --admin dana")

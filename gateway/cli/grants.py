@@ -70,7 +70,7 @@ def grant_list(
     reply = gateway.get("/v1/grants")
     voice.document(reply.text)
     now = datetime.now(UTC)
-    listed = [(grant, _state(grant, now)) for grant in reply.json["data"]]
+    listed = [(grant, state_of(grant, now)) for grant in reply.json["data"]]
     kept = [(grant, state) for grant, state in listed if everything or not state.startswith(("revoked", "expired"))]
     voice.rows(
         ("GRANT", "PRINCIPAL", "PLUGINS", "STATE", "LIMITS", "ACTIONS"),
@@ -165,7 +165,8 @@ def _limits_shown(grant: Json) -> str:
     return ",".join(f"{name}={'+'.join(v) if isinstance(v, list) else v}" for name, v in limits.items())  # pyright: ignore[reportUnknownArgumentType]  # JSON
 
 
-def _state(grant: Json, now: datetime) -> str:
+def state_of(grant: Json, now: datetime) -> str:
+    """Of a grant or an API key: whether it is in force, until when, or since when it is not."""
     if grant["revoked_at"]:
         return f"revoked {grant['revoked_at'][:19]}Z"
     if not grant["expires_at"]:
