@@ -1,13 +1,15 @@
 """The named stories whose histories are kept: each drives one job to its end on a real server and returns it."""
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
-from tests.workflow.hands import Fault, Hands, Held, call, done, final, turn
+from tests.workflow.hands import Fault, Hands, Held, call, done, final, later, turn
 from tests.workflow.jobs import TOOLS, Job, Jobs
+from tests.workflow.vendors import call_back
 from workflows.contract.errors import StepCode
 from workflows.contract.ids import ToolName
 from workflows.contract.job import ApprovalRule, EligibilityFacts, Limits, ToolRow
-from workflows.contract.steps import GateOutput, ToolOutput
+from workflows.contract.steps import AuthorityOutput, GateOutput, ToolOutput
 
 READ = call(0, "invoices.get")
 WRITE = call(0, "refunds.create", "write")
@@ -168,6 +170,21 @@ async def authority_revoked(jobs: Jobs, name: str) -> Job:
     return await jobs.start(Hands(model=[turn(1, WRITE)], tools={"refunds.create": [revoked]}), job_id=name)
 
 
+async def revoked_while_waiting(jobs: Jobs, name: str) -> Job:
+    gone = AuthorityOutput(revoked=True, reason="The grants that this job ran on were revoked.")
+    job = await jobs.start(Hands(model=[turn(1, REFUND)], authorities=[gone]), job_id=name)
+    await job.pending(1)
+    await job.handle.signal("authority")
+    return job
+
+
+async def revoked_while_held(jobs: Jobs, name: str) -> Job:
+    job = await jobs.start(Hands(gates=[GateOutput(open=False, revoked=True)]), job_id=name, facts=CANARY)
+    await job.until("job.held")
+    await job.handle.signal("gate")
+    return job
+
+
 async def stopped(jobs: Jobs, name: str) -> Job:
     job = await jobs.start(Hands(model=[Fault(StepCode.STOPPED)]), job_id=name)
     await job.until_ran("model 1.1")
@@ -214,6 +231,26 @@ async def archived(jobs: Jobs, name: str) -> Job:
     return await jobs.start(hands, job_id=name)
 
 
+async def called_back(jobs: Jobs, name: str) -> Job:
+    tools = {"invoices.get": [later()]}
+    job = await jobs.start(Hands(model=[turn(1, READ), final(2)], tools={**tools}), job_id=name)
+    await job.until_ran("invoices.get 1")
+    await call_back(job, 1, 0)
+    return job
+
+
+async def callback_expired(jobs: Jobs, name: str) -> Job:
+    until = datetime.now(UTC) + timedelta(seconds=2)
+    return await jobs.start(Hands(model=[turn(1, WRITE)], tools={"refunds.create": [later(until)]}), job_id=name)
+
+
+async def canceled_in_callback_wait(jobs: Jobs, name: str) -> Job:
+    job = await jobs.start(Hands(model=[turn(1, WRITE)], tools={"refunds.create": [later()]}), job_id=name)
+    await job.until_ran("refunds.create 1")
+    await job.handle.cancel()
+    return job
+
+
 async def result_too_large(jobs: Jobs, name: str) -> Job:
     return await jobs.start(Hands(model=[final(1, 40_000)]), job_id=name)
 
@@ -241,6 +278,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     write_tried_again,
     effect_unknown,
     authority_revoked,
+    revoked_while_waiting,
+    revoked_while_held,
     stopped,
     budget_exceeded,
     wrong_signals,
@@ -248,5 +287,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     held_and_released,
     rolled_over,
     archived,
+    called_back,
+    callback_expired,
+    canceled_in_callback_wait,
     result_too_large,
 )

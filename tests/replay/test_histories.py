@@ -56,7 +56,11 @@ class OneMoreOnCancel(Loop):
         await super()._end_canceled(work)
 
 
-MUTANT: dict[str, type[Loop]] = {"dry_run": OneMoreAtTheGate, "canceled_in_queue": OneMoreOnCancel}
+MUTANT: dict[str, type[Loop]] = {
+    "dry_run": OneMoreAtTheGate,
+    "revoked_while_held": OneMoreAtTheGate,
+    "canceled_in_queue": OneMoreOnCancel,
+}
 """Where the loop is never reached, the added activity stands on the path that is."""
 
 

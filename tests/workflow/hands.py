@@ -20,6 +20,7 @@ from workflows.contract.job import EffectClass, RequestKind
 from workflows.contract.steps import (
     Activity,
     ArchiveInput,
+    AuthorityOutput,
     CallbackInput,
     CallbackOutput,
     DecisionInput,
@@ -73,6 +74,8 @@ class Hands:
     gates: list[GateOutput] = field(default_factory=list[GateOutput])
     callbacks: dict[tuple[int, int], CallbackOutput] = field(default_factory=dict[tuple[int, int], CallbackOutput])
     """The answers of vendors by step and call."""
+    authorities: list[AuthorityOutput] = field(default_factory=list[AuthorityOutput])
+    """What the ledger says each time the job looks; then that it may go on."""
     forever: Callable[[int], ModelOutput] | None = None
     ran: list[str] = field(default_factory=list[str])
     asked_model: list[ModelInput] = field(default_factory=list[ModelInput])
@@ -105,7 +108,8 @@ class Stubs:
         self.of: dict[str, Hands] = {}
 
     def activities(self) -> Sequence[Callable[..., Any]]:
-        return [self.model, self.tool, self.read_decision, self.read_gate, self.read_callback, self.archive_events]
+        reads = [self.read_decision, self.read_gate, self.read_authority, self.read_callback]
+        return [self.model, self.tool, *reads, self.archive_events]
 
     def _mine(self) -> Hands:
         return self.of[activity.info().workflow_id or ""]
@@ -131,6 +135,12 @@ class Stubs:
         hands = self._mine()
         hands.ran.append("read_gate")
         return hands.gates.pop(0)
+
+    @activity.defn(name=Activity.READ_AUTHORITY)
+    async def read_authority(self) -> AuthorityOutput:
+        hands = self._mine()
+        hands.ran.append("read_authority")
+        return hands.authorities.pop(0) if hands.authorities else AuthorityOutput(revoked=False)
 
     @activity.defn(name=Activity.READ_CALLBACK)
     async def read_callback(self, asked: CallbackInput) -> CallbackOutput:
