@@ -9,7 +9,7 @@ closed would turn a plain "refused" into a lost reply. Reasons are fixed sentenc
 import asyncio
 import math
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
@@ -34,6 +34,7 @@ class Door:
         self._resolve = resolve
         self._tls = tls or httpx2.create_ssl_context(trust_env=False)
         self._pools: dict[tuple[bool, bool], httpcore2.AsyncConnectionPool] = {}
+        self._aside: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -41,9 +42,18 @@ class Door:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for task in self._aside:
+            task.cancel()
+        await asyncio.gather(*self._aside, return_exceptions=True)
         for pool in self._pools.values():
             await pool.aclose()
         self._pools.clear()
+
+    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """What nobody waits for, such as a farewell; it ends with the door at the latest."""
+        task = asyncio.create_task(work)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
 
     async def send(self, call: OutboundCall, *, before_bytes: BeforeBytes | None = None) -> OutboundReply:
         """`before_bytes` is awaited when the connection stands, before the first byte leaves; what it raises comes out

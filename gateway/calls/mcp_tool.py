@@ -5,7 +5,6 @@ made, and is kept for a few seconds per connection and credential. A raised effe
 nothing sent. Text is kept bounded, other content is not kept, and no text of a server gets into a reason.
 """
 
-import asyncio
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -81,7 +80,6 @@ class McpCalls:
         self._credentials = credentials
         self._fresh_s = fresh_s
         self._offers: OrderedDict[tuple[Workspace, str, str], tuple[Offered, float]] = OrderedDict()
-        self._leaving: set[asyncio.Task[None]] = set()
 
     async def judge(self, proposed: Proposed) -> EffectClass:
         offered = await self._offered(proposed)
@@ -179,12 +177,9 @@ class McpCalls:
         return outcome_of_result(effect, result, offered.output_schema, injection)
 
     def _leave(self, line: Line, fate: Fate) -> None:
-        """In a task of its own: an outcome waits for nothing that comes after it."""
-        if fate.session_id is None:
-            return
-        task = asyncio.create_task(say_goodbye(self._door, line, fate.session_id))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        """Aside: an outcome waits for nothing that comes after it."""
+        if fate.session_id is not None:
+            self._door.aside(say_goodbye(self._door, line, fate.session_id))
 
 
 def outcome_of_result(
