@@ -22,6 +22,7 @@ from gateway.ledger.authorities import (
     principals_expired,
     revoke_authority,
 )
+from gateway.ledger.effects import open_effects
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
 from gateway.ledger.journal import (
@@ -45,6 +46,7 @@ KEY_GONE = "The API key that submitted this job was revoked."
 AT_ONCE = 16
 CHANGES_A_SWEEP = 100
 ENDED_EVERY_S = 10.0
+SETTLE_S = 1.0
 LOOK_BACK = timedelta(days=1)
 """How far a process that has just started looks back for grants that expired and jobs that ended unseen."""
 OVERLAP = timedelta(minutes=1)
@@ -168,9 +170,20 @@ class Changes:
             await self._ledger.write(lambda conn, one=change: mark_delivered(conn, one.change_no, datetime.now(UTC)))
         return len(changes)
 
-    async def tell(self, workspace: Workspace, job_id: JobId) -> None:
-        """One job should look at the ledger."""
-        await self._engine.hint_authority(workspace, job_id)
+    async def settled(self, workspace: Workspace, jobs: Iterable[JobId]) -> None:
+        """Wakes the delivery, and waits until no write of these jobs is in the air, or `SETTLE_S`: who took their
+        authority away may then say that nothing starts any more."""
+        self.wake()
+        waiting = list(jobs)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while waiting:
+                    in_air = await self._ledger.read(
+                        lambda conn: [job for job in waiting if open_effects(conn, workspace, job)]
+                    )
+                    if not in_air:
+                        return
+                    await asyncio.sleep(0.05)
 
     async def _tell(self, jobs: list[AuthorityRow], *, gate: bool) -> None:
         at_once = asyncio.Semaphore(AT_ONCE)
