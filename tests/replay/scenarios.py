@@ -232,8 +232,7 @@ async def archived(jobs: Jobs, name: str) -> Job:
 
 
 async def called_back(jobs: Jobs, name: str) -> Job:
-    tools = {"invoices.get": [later()]}
-    job = await jobs.start(Hands(model=[turn(1, READ), final(2)], tools={**tools}), job_id=name)
+    job = await jobs.start(Hands(model=[turn(1, READ), final(2)], tools={"invoices.get": [later()]}), job_id=name)
     await job.until_ran("invoices.get 1")
     await call_back(job, 1, 0)
     return job
