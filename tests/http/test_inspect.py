@@ -111,14 +111,14 @@ async def test_attempts_that_failed_say_their_code_and_no_text(stack: Stack, ope
 
 
 async def test_a_step_in_flight_names_its_worker(stack: Stack, operator: Client, app: Client) -> None:
-    plugin = await plugin_of(stack, operator, [turn(delay_seconds=30), final()])
+    plugin = await plugin_of(stack, operator, [final(delay_seconds=30)])
     job = await app.accepted(plugin)
 
     async def running() -> Json | None:
         found = [each for each in (await inspect(operator, job))["attempts"] if each["outcome"] == "running"]
         return found[0] if found else None
 
-    attempt = await wait_until(running, 10, what="the model step runs")
+    attempt = await wait_until(running, 20, every=0.2, what="the model step runs")
     assert (attempt["activity"], attempt["step"], attempt["ended_at"]) == ("model", 1, None)
     assert attempt["worker"].startswith(f"{stack.workers[0].pid}@")
     assert attempt["started_at"] is not None

@@ -9,7 +9,7 @@ from gateway.ledger.spending import Spent, record_spent
 from tests.http.jobs import plugin_of
 from tests.http.submissions import ledger_of, publish_brisk, refused
 from tests.rig.client import Client, Json
-from tests.rig.plugins import final, fresh_name, turn
+from tests.rig.plugins import call, final, fresh_name, tool, turn
 from tests.rig.stack import Stack
 from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace
 
@@ -120,7 +120,7 @@ async def test_a_real_job_is_on_the_bill_of_its_principal(stack: Stack, operator
     grant = {"principal": principal, "actions": ["jobs:submit", "jobs:read"], "plugins": ["*"]}
     await operator.post("/v1/grants", grant, expect=201)
     used = {"input_tokens": 100, "output_tokens": 20, "cost_usd": "0.25"}
-    plugin = await plugin_of(stack, operator, [turn(usage=used), final(usage=used)])
+    plugin = await plugin_of(stack, operator, [turn(call("look"), usage=used), final(usage=used)], tool("look"))
     client = stack.client(principal)
     view = await client.until_ended(await client.accepted(plugin))
     [row] = (await client.get("/v1/usage"))["data"]
