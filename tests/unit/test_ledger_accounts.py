@@ -104,7 +104,8 @@ async def test_revoking_a_principal_takes_its_keys_here_and_says_so_of_each(ledg
 def spent(step: int = 1, attempt: int = 1, **changed: Any) -> Spent:
     row: dict[str, Any] = {"workspace": DEMO, "job_id": JOB, "step": step, "attempt": attempt, "principal": APP}
     row |= {"plugin": REFUND, "kind": "model", "input_tokens": 10, "output_tokens": 2, "cost_usd": Decimal("0.1")}
-    return Spent(**(row | {"estimated": False, "at": AT} | changed))
+    row |= {"estimated": False, "at": AT}
+    return Spent(**(row | changed))
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ async def recorded(ledger: Ledger, *rows: Spent) -> None:
         await ledger.write(lambda conn, row=row: record_spent(conn, row))
 
 
-async def billed(ledger: Ledger, since: datetime = AT, seconds: int = 60, **of: Any) -> dict[str, Bill]:
+async def billed(ledger: Ledger, since: datetime = AT, seconds: int = 60, **of: Any) -> dict[PrincipalId, Bill]:
     until = since + timedelta(seconds=seconds)
     return dict(await ledger.read(lambda conn: bills(conn, DEMO, since=since, until=until, **of)))
 

@@ -179,9 +179,9 @@ async def test_whose_grants_ran_out_is_known_once_each(ledger: Ledger) -> None:
     await ledger.write(lambda conn: insert_grant(conn, grant("g-y", workspace=OTHER, expires_at=AT + SECOND)))
     await ledger.write(lambda conn: revoke_grant(conn, OTHER, "g-y", by=OPERATOR, at=AT))
 
-    async def expired(since: int, until: int) -> list[tuple[str, str]]:
+    async def expired(since: int, until: int) -> list[tuple[Workspace, PrincipalId]]:
         of = {"since": AT + since * SECOND, "until": AT + until * SECOND}
-        return [tuple(pair) for pair in await ledger.read(lambda conn: principals_expired(conn, **of))]
+        return list(await ledger.read(lambda conn: principals_expired(conn, **of)))
 
     assert await expired(0, 1) == [(DEMO, APP), (DEMO, OPERATOR)]
     assert await expired(1, 2) == [(DEMO, APP)]
