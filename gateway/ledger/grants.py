@@ -136,4 +136,5 @@ def _tell(conn: Connection, revoked: list[GrantRow], *, by: str, at: datetime) -
 
 def _grant(row: Row[Any]) -> GrantRow:
     grant = GrantRow(*row)
-    return replace(grant, actions=tuple(grant.actions), plugins=tuple(grant.plugins))
+    limits = {name: tuple(value) if isinstance(value, list) else value for name, value in grant.limits.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON
+    return replace(grant, actions=tuple(grant.actions), plugins=tuple(grant.plugins), limits=limits)
