@@ -153,6 +153,35 @@ async def test_a_waiting_job_ends_when_the_key_that_submitted_it_is_revoked(stac
         await reader.cancel(job)
 
 
+async def test_a_stream_ends_when_the_key_that_reads_it_is_revoked(stack: Stack, operator: Client) -> None:
+    plugin = await waiting_plugin(stack, operator)
+    job = await stack.client("app").accepted(plugin)
+    api = stack.add_api({"JOBGATE_STREAM_PING_S": "0.2"})
+    await stack.until_ready(api)
+    new, kept = await made(operator), await made(operator)
+    read = asyncio.Event()
+
+    async def until_it_ends() -> list[str]:
+        seen: list[str] = []
+        async with Client(api.url, new["key"]) as reader, reader.stream(job) as events:
+            async for event in events:
+                seen.append(event.type)
+                read.set()
+        return seen
+
+    reading = asyncio.create_task(until_it_ends())
+    async with Client(api.url, kept["key"]) as other, other.stream(job) as events:
+        assert (await anext(events)).type == "job.queued"
+        await read.wait()
+        assert (await operator.http.delete(f"{KEYS}/{new['key_id']}")).status_code == 200
+        async with asyncio.timeout(10):
+            assert "job.queued" in await reading
+        # The mutant: the other reader, whose key nobody revoked, hears the end of the job.
+        await stack.client("app").cancel(job)
+        assert [event.type async for event in events][-1] == "job.canceled"
+    api.stop()
+
+
 async def test_of_many_revocations_one_counts(operator: Client) -> None:
     new = await made(operator)
     path = f"{KEYS}/{new['key_id']}"

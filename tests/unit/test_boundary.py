@@ -1,9 +1,12 @@
 """Whatever goes wrong in a step leaves as one typed failure without its cause."""
 
 import asyncio
+import io
+import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +19,16 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 from activities.boundary import Boundary, failure_of
 from gateway.blobs import BlobMissing
 from gateway.ledger.engine import Ledger
+from gateway.ledger.migrate import migrate
+from gateway.ledger.receipts import reserve
 from gateway.metrics import Metrics
+from tests.unit import ledger_rows
+from tests.unit.test_telemetry import lines
 from workflows.contract.errors import ProblemCode, Refused, StepCode, StepError
 from workflows.contract.events import Event, EventType
 from workflows.contract.job import Progress, Usage
+
+__all__ = ["lines"]
 
 CANARY = "canary-in-a-cause"
 
@@ -183,3 +192,30 @@ async def test_a_heartbeat_that_fails_stops_the_step(metrics: Metrics) -> None:
 
 def test_an_unforeseen_error_shows_nothing_of_itself() -> None:
     assert CANARY not in str(failure_of(RuntimeError(CANARY)))
+
+
+async def test_a_step_that_failed_before_it_was_admitted_is_named_too(
+    metrics: Metrics, tmp_path: Path, lines: io.StringIO
+) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate(url)
+    ledger = Ledger.open(url)
+    await ledger.write(lambda conn: reserve(conn, ledger_rows.receipt()))
+
+    async def refused() -> None:
+        raise StepError(StepCode.AUTHORITY_REVOKED, "The grants are gone.")
+
+    given = ExecuteActivityInput(fn=refused, args=(), executor=None, headers={})
+    for workflow_id, workflow_type in (("demo.k-1", "JobWorkflow"), ("demo.k-2", "JobWorkflow"), ("demo.k-1", "Other")):
+        environment = ActivityEnvironment()
+        environment.info = replace(environment.info, workflow_id=workflow_id, workflow_type=workflow_type)
+        with pytest.raises(ApplicationError):
+            await environment.run(Boundary(metrics, ledger).intercept_activity(Step(refused)).execute_activity, given)
+    await ledger.close()
+    named, unknown, foreign = [json.loads(line) for line in lines.getvalue().splitlines()]
+    facts = {"principal": "app", "workspace": "demo", "initiator": "user:cust_9", "plugin": "support-refund@1.0.0"}
+    assert named | facts == named
+    assert named["job"] == "demo.k-1"
+    # The mutant: of what no admitted job is, nothing is said.
+    assert not facts.keys() & unknown.keys()
+    assert not facts.keys() & foreign.keys()
