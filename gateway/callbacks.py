@@ -33,6 +33,7 @@ from gateway.ledger.callbacks import (
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
 from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
+from gateway.schemas import validate
 from gateway.snapshots import SnapshotMismatch, Snapshots
 from gateway.telemetry import log
 from gateway.temporal import Engine
@@ -43,6 +44,7 @@ from workflows.contract.steps import CallbackHint
 ENGINE_S = 1.0
 """How long the engine may take to say whether the job is open."""
 HINT_S = 2.0
+UNFIT = "Its result does not fit the tool's output_schema."
 WITHHELD = "The tool's answer could not be checked for secrets and was not kept."
 
 
@@ -101,7 +103,7 @@ class Callbacks:
     async def answer(self, awaited: Awaited, said: Said) -> CallOutcome:
         """Keeps the answer and settles the write it tells of; returns as what it counts. Whoever lost a race is
         refused as `awaited` would."""
-        kept = await self._scrubbed(awaited, said)
+        kept = await self._fit_to_keep(awaited, said)
         data = json.dumps(kept.result, ensure_ascii=False, separators=(",", ":")).encode()
         row = awaited.row
         ref = BlobRef(await self._blobs.put(row.workspace, data))
@@ -135,23 +137,33 @@ class Callbacks:
             return execution is None or execution.ending is not None
         return False
 
-    async def _scrubbed(self, awaited: Awaited, said: Said) -> Said:
-        scrubber = await self._scrubber(awaited)
-        if scrubber is not None:
-            return Said(said.outcome, scrubber.scrub_json(said.result))
-        # Of a write it still counts whether it happened; a read is nothing without its text.
-        return Said("error" if awaited.row.effect_id is None else said.outcome, {"error": WITHHELD})
+    async def _fit_to_keep(self, awaited: Awaited, said: Said) -> Said:
+        """The answer without secrets, and as the tool declares its results."""
+        checks = await self._checks(awaited)
+        # Where the text can not be kept, of a write it still counts whether it happened; a read is nothing without it.
+        without_text: CallOutcome = "error" if awaited.row.effect_id is None else said.outcome
+        if checks is None:
+            return Said(without_text, {"error": WITHHELD})
+        scrubber, schema = checks
+        result = scrubber.scrub_json(said.result)
+        reasons = validate(schema, result) if schema is not None and said.outcome == "ok" else []
+        if reasons:
+            return Said(without_text, {"error": UNFIT, "reasons": list[JsonValue](reasons)})
+        return Said(said.outcome, result)
 
-    async def _scrubber(self, awaited: Awaited) -> Scrubber | None:
-        """Finds the token and the credential that the call carried; None where that value is not to be had here."""
+    async def _checks(self, awaited: Awaited) -> tuple[Scrubber, JsonValue] | None:
+        """What finds the token and the credential that the call carried, and the schema of the tool's results. None
+        where that very value is not to be had here."""
         row, token = awaited.row, awaited.token
         try:
             snapshot = await self._snapshots.load(row.workspace, awaited.job.snapshot)
             tool = snapshot.bundle.manifest.tool(row.tool)
-            connection = snapshot.deployment.connections[tool.http.connection] if tool and tool.http else None
-            credential = None if connection is None else connection.credential
+            if tool is None or tool.http is None:
+                return None
+            connection = snapshot.deployment.connections[tool.http.connection]
+            credential = connection.credential
             secrets, injected = [Secret(token)], ""
-            if connection is not None and credential is not None:
+            if credential is not None:
                 secret = resolve_credential(
                     self._credentials, credential.ref, workspace=row.workspace, base_url=connection.base_url
                 )
@@ -162,7 +174,7 @@ class Callbacks:
         if not went_with(token, injected):
             log.warning("the text of a callback was not kept: its call carried another credential", job=row.job_id)
             return None
-        return Scrubber(secrets, [injected] if injected else [])
+        return Scrubber(secrets, [injected] if injected else []), tool.output_schema
 
 
 def _late(conn: Connection, row: CallbackRow, job: ReceiptRow, now: datetime) -> Late | None:

@@ -124,6 +124,18 @@ async def test_an_answer_after_the_expiry_is_refused(vendors: Stack, effect: str
         assert await effects_of(vendors, job) == [("unknown", 1)]
 
 
+@pytest.mark.parametrize(("effect", "counts"), [("read", "failed"), ("write", "ok")])
+async def test_a_result_that_is_not_as_declared_is_told_instead_of_shown(
+    vendors: Stack, effect: str, counts: str
+) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    job, sent = await waiting(vendors, effect, output_schema=schema)
+    answered = await post(way_back(sent), {"n": "hostile"})
+    assert (answered.status_code, answered.json()) == (200, {"outcome": counts})
+    got = await result_of(vendors.client(), job)
+    assert got == {"error": "Its result does not fit the tool's output_schema.", "reasons": ["at /n: must be integer"]}
+
+
 async def test_a_tool_that_answers_at_once_has_no_second_word(vendors: Stack) -> None:
     name = await plugin_of(vendors, "write")
     vendors.effects.set_behaviour("t", Behaviour(body={"at": "once"}))

@@ -15,10 +15,11 @@ from gateway.bundles import (
     parse_bundle,
     snapshot_digest,
 )
+from gateway.snapshots import dispatch_table
 from gateway.strictjson import canonical, digest_of
 from tests.unit.bundle_files import FILES, MANIFEST, sound_bundle
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import Digest, sha256_of
+from workflows.contract.ids import Digest, ToolName, sha256_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -227,6 +228,15 @@ def test_a_plugin_pins_each_other_plugin_once(pins: tuple[str, ...], named: str)
 def test_every_kind_of_tool_is_taken(kind: str) -> None:
     http = "    http: {connection: shop, method: POST, path: /refunds}"
     assert parse_bundle({**FILES, "plugin.yaml": MANIFEST.replace(http, f"    {kind}")})
+
+
+def test_only_an_http_tool_answers_by_a_callback() -> None:
+    http = "    http: {connection: shop, method: POST, path: /refunds}"
+    later = "\n    callback: {expires_in_seconds: 60}"
+    bundle = parse_bundle({**FILES, "plugin.yaml": MANIFEST.replace(http, http + later)})
+    assert dispatch_table(bundle)[ToolName("refunds.create")].callback_s == 60
+    refused = broken(http, f"    python: refund{later}")
+    assert "Only an http tool answers by a callback." in refused.detail
 
 
 def test_an_mcp_tool_names_one_of_the_services() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import gateway.ledger.callbacks
 from gateway.ledger.callbacks import (
     CallbackRow,
     Late,
@@ -126,6 +127,20 @@ async def test_nothing_is_answered_after_a_stop_or_a_close(ledger: Ledger) -> No
     row = await ledger.read(lambda conn: find_callback(conn, "a"))
     assert row is not None
     assert (row.answered_at, row.outcome, row.result_ref) == (None, None, None)
+
+
+async def test_a_ledger_that_overlooked_the_stop_would_take_the_answer(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant of the test above: it is the stop that keeps the answer out."""
+
+    def none(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(gateway.ledger.callbacks, "find_stop", none)
+    await opened(ledger, "a")
+    await ledger.write(lambda conn: stop_job(conn, DEMO, JOB, by=APP, at=AT))
+    assert await answer(ledger, "a") is None
 
 
 @pytest.mark.parametrize(("outcome", "state"), [("ok", "confirmed"), ("error", "failed")])
