@@ -1,12 +1,15 @@
-"""A conversation keeps everything in order, in blobs of bounded size, and the last result of each tool at its head."""
+"""A conversation keeps everything in order, in blobs of bounded size, and the last result of each tool at its head.
+
+In a session each job has blobs of its own, so that what a job said can go and the others' stays.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from gateway.conversation import ENTRIES_PER_BLOB, Came, Conversation, Said, Told
-from gateway.blobs import Blobs
-from workflows.contract.ids import BlobRef, ToolName, Workspace, sha256_of
+from gateway.blobs import BlobMissing, Blobs
+from gateway.conversation import ENTRIES_PER_BLOB, ERASED, Asked, Came, Conversation, Said, Told
+from workflows.contract.ids import BlobRef, JobId, ToolName, Workspace, sha256_of
 from workflows.contract.job import CallResult
 
 DEMO = Workspace("demo")
@@ -70,3 +73,61 @@ async def test_the_same_turn_again_is_the_same_blob(blobs: Blobs) -> None:
     again = await (await Conversation.load(blobs, DEMO, None)).add(Told(text="x"), refused_finals=1).store()
     assert first == again
     assert (await Conversation.load(blobs, DEMO, first)).head.refused_finals == 1
+
+
+async def job_of_session(blobs: Blobs, before: BlobRef | None, job: str, turns: int = 1) -> list[BlobRef]:
+    """The heads after each turn of one more job."""
+    heads: list[BlobRef] = []
+    for turn in range(1, turns + 1):
+        conversation = (await Conversation.load(blobs, DEMO, heads[-1] if heads else before)).begin(JobId(job))
+        grown = conversation.add(came("t", "ok", ref(job)), Said(turn=turn, text=f"{job} {turn}"))
+        heads.append(await grown.store())
+    return heads
+
+
+async def test_a_job_of_a_session_begins_once_in_a_blob_of_its_own_and_without_results(blobs: Blobs) -> None:
+    first = await job_of_session(blobs, None, "k-1", turns=2)
+    conversation = await Conversation.load(blobs, DEMO, first[-1])
+    assert [type(entry) for entry in conversation.head.entries] == [Asked, Came, Said, Came, Said]
+    assert conversation.head.results == {ToolName("t"): ref("k-1")}
+    following = conversation.begin(JobId("k-3"), [JobId("k-2")])
+    assert following.head.entries == (Asked(job_id=JobId("k-2")), Asked(job_id=JobId("k-3")))
+    assert (following.head.prev, following.head.results, following.head.job) == (first[-1], {}, "k-3")
+    assert following.begin(JobId("k-3")) is following
+
+
+async def test_a_long_job_of_a_session_is_its_own_in_every_blob(blobs: Blobs) -> None:
+    first = await job_of_session(blobs, None, "k-1")
+    second = await job_of_session(blobs, first[-1], "k-2", turns=60)
+    chunks = await (await Conversation.load(blobs, DEMO, second[-1])).chunks()
+    assert [chunk.job for chunk in chunks] == ["k-1", "k-2", "k-2", "k-2"]
+    assert [chunk.begins for chunk in chunks] == [True, True, False, False]
+
+
+async def test_what_an_erased_job_said_is_gone_and_the_rest_stays(blobs: Blobs, tmp_path: Path) -> None:
+    first = await job_of_session(blobs, None, "k-1")
+    second = await job_of_session(blobs, first[-1], "k-2", turns=60)
+    (tmp_path / DEMO / first[-1].removeprefix("sha256:")).unlink()
+    later = Blobs.open(tmp_path.as_uri())
+    entries = await (await Conversation.load(later, DEMO, second[-1])).entries()
+    assert entries[0] == Told(text=ERASED)
+    assert [entry.text for entry in entries if isinstance(entry, Said)] == [f"k-2 {turn}" for turn in range(1, 61)]
+
+
+async def test_a_job_whose_own_part_is_broken_does_not_go_on(blobs: Blobs, tmp_path: Path) -> None:
+    heads = await job_of_session(blobs, None, "k-1", turns=60)
+    held = {path.name for path in (tmp_path / DEMO).iterdir()}
+    prev = (await Conversation.load(blobs, DEMO, heads[-1])).head.prev
+    assert prev is not None
+    assert prev.removeprefix("sha256:") in held
+    (tmp_path / DEMO / prev.removeprefix("sha256:")).unlink()
+    later = Blobs.open(tmp_path.as_uri())
+    with pytest.raises(BlobMissing):
+        await (await Conversation.load(later, DEMO, heads[-1])).entries()
+
+
+async def test_a_conversation_of_the_first_release_reads_as_it_was(blobs: Blobs) -> None:
+    old = b'{"prev":null,"entries":[{"kind":"said","turn":1,"text":"Hi.","text_ref":null,"calls":[]}],"results":{}}'
+    conversation = await Conversation.load(blobs, DEMO, BlobRef(await blobs.put(DEMO, old)))
+    assert await conversation.entries() == [Said(turn=1, text="Hi.")]
+    assert conversation.head.job is None
