@@ -205,6 +205,22 @@ async def test_it_needs_no_worker_and_a_purged_job_is_gone(fresh_stack: FreshSta
     assert document["receipt"]["job_id"] == ended
 
 
+async def test_attempts_are_told_over_every_roll_over(fresh_stack: FreshStack) -> None:
+    stack = await fresh_stack(settings={"JOBGATE_ROLL_OVER_AFTER_EVENTS": "6"})
+    operator, app = stack.client("operator"), stack.client("app")
+    plugin = await plugin_of(stack, operator, [*(turn(call("look")) for _ in range(6)), final()], tool("look"))
+    job = await app.accepted(plugin)
+    view = await app.until_ended(job)
+    shown = await inspect(operator, job)
+    calls = steps(shown)
+    assert [each[0] for each in calls] == ["model", "tool"] * 6 + ["model"]
+    assert len(calls) == view["usage"]["steps"]
+    runs = list(dict.fromkeys(each["run_id"] for each in shown["attempts"]))
+    assert len(runs) > 1
+    assert runs[-1] == shown["engine"]["run_id"]
+    assert shown["attempts_complete"] is True
+
+
 @pytest.mark.parametrize("names", [("look", "look"), ("a", "b", "c")])
 async def test_parallel_calls_are_told_apart(stack: Stack, operator: Client, app: Client, names: Sequence[str]) -> None:
     script = [turn(*(call(name, {"n": n}) for n, name in enumerate(names))), final()]

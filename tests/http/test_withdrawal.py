@@ -36,6 +36,19 @@ async def test_nothing_is_admitted_on_a_withdrawn_version(stack: Stack, operator
     assert [line["detail"] for line in told if line["subject"] == f"{plugin}@1.0.0"] == [{"reason": "it overpays"}]
 
 
+async def test_a_job_that_waits_on_a_withdrawn_version_calls_nothing_more(
+    stack: Stack, operator: Client, app: Client, approver: Client
+) -> None:
+    plugin = await waiting_plugin(stack, operator)
+    job, request = await waiting_job(app, plugin)
+    digest = (await approver.request(job, request))["action_digest"]
+    await withdraw(operator, plugin)
+    await approver.decide(job, request, "approve", digest=digest)
+    view = await app.until_ended(job)
+    assert view["status"] == "failed"
+    assert stack.effects.calls("pay", job=job) == []
+
+
 async def test_another_version_takes_the_place_of_a_withdrawn_one(operator: Client, app: Client) -> None:
     plugin = await publish_brisk(operator, fresh_name("gone"))
     await withdraw(operator, plugin)
