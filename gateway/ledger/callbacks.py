@@ -104,12 +104,12 @@ def standing_callback(conn: Connection, of: OfCall) -> CallbackRow | None:
 
 
 def lateness(conn: Connection, row: CallbackRow, at: datetime) -> Late | None:
-    """Why an answer behind this token would be refused now; None where it would count."""
+    """Why an answer behind this token would be refused now, whatever `row` knew; None where it would count."""
     tokens = callbacks_of(conn, row)
-    of_one_wait = [token for token in tokens if token.closed_at == row.closed_at]
-    if any(token.answered_at is not None for token in of_one_wait):
+    closed_at = next((token.closed_at for token in tokens if token.token_hash == row.token_hash), at)
+    if _answered([token for token in tokens if token.closed_at == closed_at]) is not None:
         return "answered"
-    if row.closed_at is not None or at >= row.expires_at or find_stop(conn, row.workspace, row.job_id) is not None:
+    if closed_at is not None or at >= row.expires_at or find_stop(conn, row.workspace, row.job_id) is not None:
         return "over"
     authority = find_authority(conn, row.workspace, row.job_id)
     if authority is not None and authority.revoked_at is not None:

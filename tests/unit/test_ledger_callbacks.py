@@ -104,6 +104,19 @@ async def test_a_call_has_one_answer_whichever_token_brings_it(ledger: Ledger) -
     assert [await answer(ledger, name, after_s=3) for name in ("a", "b")] == ["answered", "answered"]
 
 
+async def test_who_lost_a_race_to_an_answer_that_was_taken_is_told_that_there_is_one(ledger: Ledger) -> None:
+    await sent(ledger)
+    await opened(ledger, "a", effect_id=EFFECT, epoch=1)
+    before = await ledger.read(lambda conn: find_callback(conn, "a"))
+    assert before is not None
+    await answer(ledger, "a")
+    await take(ledger)
+    late = await ledger.write(
+        lambda conn: answer_callback(conn, before, outcome="error", result_ref=OTHER, at=AT + 9 * SECOND)
+    )
+    assert (late, await effect_state(ledger)) == ("answered", ("confirmed", RESULT))
+
+
 async def test_of_thirty_answers_at_once_one_counts(ledger: Ledger) -> None:
     await opened(ledger, "a", "b")
     said = await asyncio.gather(*(answer(ledger, "ab"[n % 2]) for n in range(30)))
