@@ -40,12 +40,15 @@ class Engines(NamedTuple):
 
 
 def open_engines(url: str) -> Engines:
-    """Opens no connection yet. Raises ValueError for a database that the ledger does not know."""
+    """Opens no connection yet. Raises ValueError for a database that the ledger does not know or has no driver for."""
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
         return _open_sqlite(target)
     if target.drivername == "postgresql+psycopg":
-        return _open_postgres(target)
+        try:
+            return _open_postgres(target)
+        except ModuleNotFoundError:
+            raise ValueError("a ledger on PostgreSQL needs the driver: pip install 'jobgate[postgres]'") from None
     raise ValueError("the ledger's URL must begin with sqlite:/// or postgresql+psycopg://")
 
 

@@ -4,6 +4,8 @@ The same promises on SQLite are in test_ledger_sqlite.py.
 """
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -167,3 +169,13 @@ async def test_whoever_saw_a_change_has_seen_every_earlier_one(ledger: Ledger) -
 
 async def test_without_announcing_one_at_a_time_a_change_would_be_missed(ledger: Ledger) -> None:
     assert await two_changes(ledger, announced=False) == []
+
+
+def test_a_missing_driver_is_named() -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None; from gateway.ledger.engine import Ledger; Ledger.open(sys.argv[1])"
+    )
+    url = "postgresql+psycopg://user:s3cret@127.0.0.1/db"
+    ended = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, check=False)
+    assert "ValueError: a ledger on PostgreSQL needs the driver: pip install 'jobgate[postgres]'" in ended.stderr
+    assert "s3cret" not in ended.stderr
