@@ -61,7 +61,7 @@ async def nothing_pending(stack: Stack, job: str) -> None:
 
 
 async def post(url: str, value: Any = None, **headers: str) -> httpx2.Response:
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
         return await http.post(
             url, json=value, headers={name.replace("_", "-"): text for name, text in headers.items()}
         )
