@@ -128,7 +128,7 @@ def _show_votes(voice: Voice, asked: Json) -> None:
         quorum = int(policy.get("quorum", 1))
         given = sum(vote["decision"] == "approve" and vote.get("counts", True) for vote in votes)
         if quorum > 1:
-            voice.say(f"  missing  {_people(quorum - given)} of {quorum} must still approve; one rejection ends it")
+            voice.say(f"  missing  {quorum - given} of {quorum} people must still approve; one rejection ends it")
 
 
 def _people(count: int) -> str:

@@ -66,7 +66,7 @@ def test_decide_shows_who_has_voted_and_who_is_missing(api: FakeApi, command: Co
     assert code == 0
     assert "ann: approve, 2030-01-31T12:00:00Z  (does not count: may not decide any more)\n" in out
     assert "bob: approve, 2030-01-31T12:00:00Z\n" in out
-    assert "2 people of 3 must still approve; one rejection ends it" in out
+    assert "  missing  2 of 3 people must still approve; one rejection ends it" in out
     assert "vote recorded, 2 of 3: 1 person must still approve" in out
 
 
