@@ -237,12 +237,13 @@ async def test_a_waiting_job_ends_with_its_grant_and_nothing_brings_it_back(
     grant_id, job, request = await waiting_as(stack, operator, principal := someone(), plugin)
     unrelated, its_request = await waiting_job(app, plugin)
     digest = (await approver.request(job, request))["action_digest"]
-    await take(operator, grant_id)
-    view = await app.until_ended(job, timeout=10)
+    revoked_at = (await take(operator, grant_id))["revoked_at"]
+    await give(operator, principal, APP)  # at once, before the job has heard of anything
+    assert (await operator.get(f"/v1/operator/jobs/{job}"))["authority"]["revoked_at"] == revoked_at
+    view = await app.until_ended(job, timeout=20)
     assert (view["status"], view["failure"]["code"]) == ("failed", "authority_revoked")
     assert "authority.revoked" in await app.event_types(job)
     assert (await approver.request(job, request))["state"] == "voided"
-    await give(operator, principal, APP)
     late = problem(await approver.decide(job, request, "approve", digest=digest))
     assert late in {(409, "request-voided"), (409, "job-ended")}
     assert stack.effects.calls("pay", job=job) == []
@@ -270,7 +271,7 @@ async def test_revoking_a_principal_ends_all_its_jobs(stack: Stack, operator: Cl
     client = stack.client(principal)
     jobs = [job for job, _ in await asyncio.gather(*(waiting_job(client, plugin) for _ in range(3)))]
     assert (await operator.http.delete(f"/v1/principals/{principal}")).status_code == 200
-    ended = await asyncio.gather(*(app.until_ended(job, timeout=15) for job in jobs))
+    ended = await asyncio.gather(*(app.until_ended(job, timeout=20) for job in jobs))
     assert {view["failure"]["code"] for view in ended} == {"authority_revoked"}
 
     lines = [line for line in await audit_of(operator) if line["action"] == "authority.revoked"]
