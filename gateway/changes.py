@@ -2,8 +2,8 @@
 
 The ledger is the fact and a hint is only its messenger: whoever calls reads the ledger again, so a hint that is lost
 delays and never permits. Every API and worker process delivers what nobody has delivered yet, at once after a change of
-its own and every `sweep_s` seconds; hints may come twice. A job admitted while a change was made finds it when its
-acceptance is recorded (`accept_job`).
+its own and every `sweep_s` seconds; hints may come twice. A vendor's answer that its job has not taken
+is told of in the same way. A job admitted while a change was made finds it when its acceptance is recorded.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from gateway.ledger.authorities import (
     principals_expired,
     revoke_authority,
 )
+from gateway.ledger.callbacks import close_call, untold_answers
 from gateway.ledger.effects import open_effects
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
@@ -39,6 +40,7 @@ from gateway.telemetry import log
 from gateway.temporal import Engine
 from workflows.contract.errors import Refused
 from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace
+from workflows.contract.steps import CallbackHint
 
 GRANT_GONE = "The grants that this job ran on were revoked."
 GRANT_EXPIRED = "The grants that this job ran on have expired."
@@ -50,6 +52,10 @@ SETTLE_S = 1.0
 LOOK_BACK = timedelta(days=1)
 """How far a process that has just started looks back for grants that expired and jobs that ended unseen."""
 OVERLAP = timedelta(minutes=1)
+ANSWER_TAKEN_WITHIN = timedelta(seconds=2)
+"""An answer that its job has not taken by then is told of once more."""
+TOLD_AGAIN_S = 600.0
+"""Each hint is an event of the job's history, and a job without a worker takes none."""
 
 
 def withdraw_authority(
@@ -139,6 +145,7 @@ class Changes:
         self._expiries_seen = datetime.now(UTC) - LOOK_BACK
         self._ends_seen = datetime.now(UTC) - LOOK_BACK
         self._ends_due = 0.0
+        self._told: dict[str, float] = {}
 
     def wake(self) -> None:
         """Something was changed and committed in this process."""
@@ -150,6 +157,7 @@ class Changes:
             try:
                 await self._expire()
                 await self.deliver()
+                await self._tell_of_answers()
                 if loop.time() >= self._ends_due:
                     await self._note_ends()
                     self._ends_due = loop.time() + ENDED_EVERY_S
@@ -195,6 +203,20 @@ class Changes:
                     await self._engine.hint_gate(job.workspace, job.job_id)
 
         await asyncio.gather(*(tell(job) for job in jobs))
+
+    async def _tell_of_answers(self) -> None:
+        """A vendor's answer whose hint was lost; one of a job that has ended is nobody's any more."""
+        before = datetime.now(UTC) - ANSWER_TAKEN_WITHIN
+        answers = await self._ledger.read(lambda conn: untold_answers(conn, before=before, limit=CHANGES_A_SWEEP))
+        now = asyncio.get_running_loop().time()
+        self._told = {token: at for token, at in self._told.items() if now - at < TOLD_AGAIN_S}
+        for row in answers:
+            if row.token_hash in self._told:
+                continue
+            self._told[row.token_hash] = now
+            hint = CallbackHint(step=row.step, call=row.call)
+            if not await self._engine.hint_callback(row.workspace, row.job_id, hint):
+                await self._ledger.write(lambda conn, one=row: close_call(conn, one, datetime.now(UTC)))
 
     async def _expire(self) -> None:
         """A grant whose time is over is gone like a revoked one, and nobody says so but the clock."""
