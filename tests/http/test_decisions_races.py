@@ -11,7 +11,7 @@ from tests.rig.plugins import call, final, fresh_name, publish_plugin, turn
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
 
-ROUNDS = 100
+ROUNDS, JOBS = 100, 4
 EDGE_JOBS, EDGE_CALLS = 5, 20
 LIMITS = {"max_steps": 500, "max_duration_seconds": 3600, "max_tokens": 1_000_000}
 
@@ -30,9 +30,21 @@ async def test_a_decision_on_what_has_just_appeared_is_taken_once_or_refused_at_
 ) -> None:
     """A hundred times: 0 to 50 ms after the event arrived; an id that was guessed before its time is unknown."""
     name, chance = fresh_name("asks"), random.Random(14)
-    await publish_plugin(operator, name, [*(turn(question(f"{n}?")) for n in range(ROUNDS)), final()], limits=LIMITS)
-    job = await app.accepted(name)
-    guessed, answered = f"r{ROUNDS}-000000", list[str]()
+    script = [*(turn(question(f"{n}?")) for n in range(ROUNDS // JOBS)), final()]
+    await publish_plugin(operator, name, script, limits=LIMITS)
+    jobs = [await app.accepted(name) for _ in range(JOBS)]
+    answered = await asyncio.gather(*(answered_at_once(app, approver, job, chance) for job in jobs))
+    for job, given in zip(jobs, answered, strict=True):
+        assert (await app.until_ended(job))["status"] == "succeeded"
+        log = await app.events(job)
+        decided = [event["data"]["request_id"] for event in log if event["type"] == "request.decided"]
+        assert (len(given), decided) == (ROUNDS // JOBS, given)
+        assert "decision.refused" not in [event["type"] for event in log]
+
+
+async def answered_at_once(app: Client, approver: Client, job: str, chance: random.Random) -> list[str]:
+    """Every request of the job in the order of its stream, each answered and taken."""
+    answered: list[str] = []
     async with app.stream(job) as events:
         async for frame in events:
             if frame.type != "request.opened":
@@ -41,16 +53,12 @@ async def test_a_decision_on_what_has_just_appeared_is_taken_once_or_refused_at_
             await at(datetime.now(UTC) + timedelta(seconds=chance.random() * 0.05))
             asked = await approver.request(job, request)
             body: Json = {"decision": "answer", "action_digest": asked["action_digest"], "answer": len(answered)}
-            unknown = await raw_decision(approver, job, guessed, body)
-            assert problem(unknown) == (404, "not-found")
+            guessed = await raw_decision(approver, job, f"r{ROUNDS}-000000", body)
+            assert problem(guessed) == (404, "not-found")
             given = await raw_decision(approver, job, request, body)
             assert given.status_code in (200, 202), given.text
             answered.append(request)
-    assert (await app.until_ended(job))["status"] == "succeeded"
-    log = await app.events(job)
-    decided = [event["data"]["request_id"] for event in log if event["type"] == "request.decided"]
-    assert (len(answered), decided) == (ROUNDS, answered)
-    assert "decision.refused" not in [event["type"] for event in log]
+    return answered
 
 
 async def test_at_the_edge_of_its_time_a_decision_counts_and_runs_or_is_late_and_does_not(
