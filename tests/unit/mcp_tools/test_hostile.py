@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.calls.mcp_tool import BROKEN
+from gateway.calls.mcp_wire import REDIRECTS
 from gateway.calls.outbound import NotSent, ReplyLost
 from gateway.calls.replies import TOO_LARGE
 from tests.rig.mcp_log import CALL, McpLog
@@ -58,6 +59,7 @@ async def test_a_hostile_answer_is_a_lost_reply_and_the_call_is_sent_once(
     server.tell({"t": {}}, {CALL: LOST[hostile]})
     lost = await caller.failure(effect, timeout_seconds=1.5)
     assert isinstance(lost, ReplyLost)
+    assert (lost.reason == REDIRECTS) == hostile.startswith("redirect")
     assert len(server.came(CALL)) == 1
     assert caller.permits == (["taken"] if effect == "write" else [])
     assert not [one for one in server.came() if one.rpc in ("GET",) and "elsewhere" in str(one)]
