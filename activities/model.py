@@ -26,6 +26,7 @@ from gateway.calls.attempts import Attempt, current_attempt, name_job
 from gateway.calls.gateway import load_snapshot
 from gateway.calls.kinds import Kinds
 from gateway.calls.permits import Permits
+from gateway.calls.standing import Standing
 from gateway.conversation import INLINE_TEXT, Asked, Came, Conversation, Entry, Said, SaidCall, Told
 from gateway.ledger.engine import Ledger
 from gateway.ledger.receipts import ReceiptRow
@@ -65,7 +66,8 @@ class ModelActivity:
     @activity.defn(name=Activity.MODEL)
     async def model(self, asked: ModelInput) -> ModelOutput:
         attempt = current_attempt()
-        receipt = await self._permits.admit(attempt)
+        job = await self._permits.standing(attempt)
+        receipt = job.receipt
         name_job(receipt)
         snapshot = await load_snapshot(self._snapshots, receipt)
         conversation = await Conversation.load(self._blobs, receipt.workspace, asked.conversation)
@@ -77,10 +79,10 @@ class ModelActivity:
         if snapshot.deployment.script_file is not None:
             answer = await self._play(asked, receipt, snapshot, conversation.head.results)
         else:
-            answer = await self._ask(asked, receipt, snapshot, conversation)
+            answer = await self._ask(attempt, asked, receipt, snapshot, conversation)
         spent = _spent(attempt, asked, answer, receipt)
         try:
-            output = await self._keep(answer, receipt, snapshot, conversation)
+            output = await self._keep(answer, job, snapshot, conversation)
         except StepError:
             await self._permits.settle(attempt, receipt, spent)  # an answer of no use costs as much
             raise
@@ -124,7 +126,12 @@ class ModelActivity:
         )
 
     async def _ask(
-        self, asked: ModelInput, receipt: ReceiptRow, snapshot: Snapshot, conversation: Conversation
+        self,
+        attempt: Attempt,
+        asked: ModelInput,
+        receipt: ReceiptRow,
+        snapshot: Snapshot,
+        conversation: Conversation,
     ) -> Answer:
         manifest = snapshot.bundle.manifest
         offered = provider_names([ASK_HUMAN, FINAL_ANSWER, *(tool.name for tool in manifest.tools if not tool.hidden)])
@@ -136,6 +143,7 @@ class ModelActivity:
             inputs = await self._ledger.read(lambda conn: inputs_of(conn, receipt.workspace, jobs))
         history = History(self._blobs, receipt.workspace, offered)
         messages = await history.messages(instructions_of(snapshot), entries, inputs)
+        await self._permits.look_again(attempt)  # a long conversation takes its time to be read
         return await self._providers.ask(
             snapshot.deployment,
             messages,
@@ -146,10 +154,9 @@ class ModelActivity:
             left_s=(receipt.deadline_at - datetime.now(UTC)).total_seconds(),
         )
 
-    async def _keep(
-        self, answer: Answer, receipt: ReceiptRow, snapshot: Snapshot, conversation: Conversation
-    ) -> ModelOutput:
+    async def _keep(self, answer: Answer, job: Standing, snapshot: Snapshot, conversation: Conversation) -> ModelOutput:
         """The answer as the loop gets it; it is in the conversation before anything comes of it."""
+        receipt = job.receipt
         if len(answer.calls) > MAX_CALLS:
             raise StepError(StepCode.REJECTED, f"The model asked for more than {MAX_CALLS} calls in one turn.")
         verdict = judge_final(answer, snapshot.bundle.manifest.output_schema)
@@ -157,7 +164,7 @@ class ModelActivity:
         refused_finals = conversation.head.refused_finals + 1 if fault else 0
         if refused_finals >= MAX_REFUSED_FINALS:
             raise StepError(StepCode.REJECTED, f"The final answer does not fit the output schema: {fault}")
-        planner = Planner(self._blobs, receipt, snapshot, self._kinds)
+        planner = Planner(self._blobs, job, snapshot, self._kinds)
         planned = [await planner.plan(number, call) for number, call in enumerate(answer.calls, 1)]
         final = None if verdict.final is None else _json_bytes(verdict.final.value)
         final_ref = None if final is None else BlobRef(await self._blobs.put(receipt.workspace, final))

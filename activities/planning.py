@@ -13,7 +13,7 @@ from gateway.actions import action_digest, keep_args
 from gateway.blobs import Blobs
 from gateway.calls.gateway import verdict_on
 from gateway.calls.kinds import Kinds, Proposed
-from gateway.ledger.receipts import ReceiptRow
+from gateway.calls.standing import Standing
 from gateway.manifest import Tool
 from gateway.questions import compile_question
 from gateway.schemas import SchemaInvalid, validate
@@ -71,9 +71,10 @@ class _Action:
 class Planner:
     """Plans the calls of one job."""
 
-    def __init__(self, blobs: Blobs, receipt: ReceiptRow, snapshot: Snapshot, kinds: Kinds) -> None:
+    def __init__(self, blobs: Blobs, job: Standing, snapshot: Snapshot, kinds: Kinds) -> None:
         self._blobs = blobs
-        self._receipt = receipt
+        self._job = job
+        self._receipt = job.receipt
         self._snapshot = snapshot
         self._plugin = snapshot.bundle
         self._kinds = kinds
@@ -92,6 +93,8 @@ class Planner:
         tool = self._plugin.manifest.tool(asked.tool)
         if tool is None or tool.hidden:
             return action.refused("There is no such tool.")
+        if not self._job.allows(tool.name):
+            return action.refused("The grants that this job runs on do not give this tool.", tool.effect)
         return await self._call(action, tool, asked.args)
 
     async def _action(self, number: int, asked: AskedCall) -> _Action:

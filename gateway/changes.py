@@ -173,7 +173,8 @@ class Changes:
         """Tells the jobs concerned of every change that nobody has delivered; how many there were. Raises Refused."""
         changes = await self._ledger.read(lambda conn: undelivered_changes(conn, limit=CHANGES_A_SWEEP))
         for change in changes:
-            jobs = await self._ledger.read(lambda conn, one=change: _concerned(conn, one))
+            found = await self._ledger.read(lambda conn, one=change: _concerned(conn, one))
+            jobs = [job for job in found if job.seen_change < change.change_no]  # the others were judged after it
             await self._tell(jobs, gate=change.kind == "phase")
             await self._ledger.write(lambda conn, one=change: mark_delivered(conn, one.change_no, datetime.now(UTC)))
         return len(changes)

@@ -8,6 +8,7 @@ here gives a job back what it lost. What a grant allows is `gateway.authority`'s
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -30,7 +31,7 @@ from gateway.ledger.grants import (
 from gateway.ledger.workspaces import insert_workspace
 from gateway.scopes import DEMO, Action, Caller
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import PRINCIPAL, PluginName, PrincipalId, Workspace
+from workflows.contract.ids import PRINCIPAL, JobId, PluginName, PrincipalId, Workspace
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ async def take_back(doors: Doors, caller: Caller, grant_id: str) -> GrantRow:
     need_scope(caller, Action.GRANTS_WRITE)
     now = datetime.now(UTC)
 
-    def write(conn: Connection) -> GrantRow:
+    def write(conn: Connection) -> tuple[GrantRow, list[JobId]]:
         permit(caller, conn, Action.GRANTS_WRITE)
         found = find_grant(conn, caller.workspace, grant_id)
         if found is None:
@@ -102,12 +103,11 @@ async def take_back(doors: Doors, caller: Caller, grant_id: str) -> GrantRow:
         _permit_on(caller, conn, found.plugins)
         revoked = revoke_grant(conn, caller.workspace, grant_id, by=caller.principal, at=now)
         if revoked is None:
-            return found
-        withdraw_authority(conn, caller.workspace, found.principal, by=caller.principal, at=now)
-        return revoked
+            return found, []
+        return revoked, withdraw_authority(conn, caller.workspace, found.principal, by=caller.principal, at=now)
 
-    row = await doors.ledger.write(write)
-    doors.changes.wake()
+    row, jobs = await doors.ledger.write(write)
+    await doors.changes.settled(caller.workspace, jobs)
     return row
 
 
@@ -116,20 +116,20 @@ async def banish(doors: Doors, caller: Caller, name: str) -> Principal:
     need_scope(caller, Action.GRANTS_WRITE)
     now = datetime.now(UTC)
 
-    def write(conn: Connection) -> Principal:
+    def write(conn: Connection) -> tuple[Principal, list[JobId]]:
         _permit_on(caller, conn, (EVERY,))
         principal = PrincipalId(name)
         known = _principal(conn, caller.workspace, principal) if PRINCIPAL.fullmatch(name) else None
         if known is None or not (known.grants or known.api_keys):
             raise Refused(ProblemCode.NOT_FOUND, "There is no such principal: nothing was ever granted to this name.")
         revoke_principal(conn, caller.workspace, principal, by=caller.principal, at=now)
-        for key in revoke_api_keys_of(conn, caller.workspace, principal, by=caller.principal, at=now):
-            withdraw_credential(conn, caller.workspace, key.key_id, by=caller.principal, at=now)
-        withdraw_authority(conn, caller.workspace, principal, by=caller.principal, at=now)
-        return _principal(conn, caller.workspace, principal)
+        keys = revoke_api_keys_of(conn, caller.workspace, principal, by=caller.principal, at=now)
+        by_key = [withdraw_credential(conn, caller.workspace, key.key_id, by=caller.principal, at=now) for key in keys]
+        jobs = withdraw_authority(conn, caller.workspace, principal, by=caller.principal, at=now)
+        return _principal(conn, caller.workspace, principal), [*jobs, *chain.from_iterable(by_key)]
 
-    gone = await doors.ledger.write(write)
-    doors.changes.wake()
+    gone, jobs = await doors.ledger.write(write)
+    await doors.changes.settled(caller.workspace, jobs)
     return gone
 
 

@@ -24,7 +24,7 @@ from gateway.ledger.api_keys import (
 )
 from gateway.scopes import Action, Caller
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import PluginName, PrincipalId
+from workflows.contract.ids import JobId, PluginName, PrincipalId
 
 
 async def issue(
@@ -81,21 +81,20 @@ async def revoke(doors: Doors, caller: Caller, key_id: str) -> ApiKeyRow:
     need_scope(caller, Action.GRANTS_WRITE)
     now = datetime.now(UTC)
 
-    def write(conn: Connection) -> ApiKeyRow:
+    def write(conn: Connection) -> tuple[ApiKeyRow, list[JobId]]:
         _permit(caller, conn)
         if not KEY_ID.fullmatch(key_id):
             raise _unknown()
         revoked = revoke_api_key(conn, caller.workspace, key_id, by=caller.principal, at=now)
         if revoked is not None:
-            withdraw_credential(conn, caller.workspace, key_id, by=caller.principal, at=now)
-            return revoked
+            return revoked, withdraw_credential(conn, caller.workspace, key_id, by=caller.principal, at=now)
         found = find_api_key(conn, key_id)
         if found is None or found.workspace != caller.workspace:
             raise _unknown()
-        return found
+        return found, []
 
-    row = await doors.ledger.write(write)
-    doors.changes.wake()
+    row, jobs = await doors.ledger.write(write)
+    await doors.changes.settled(caller.workspace, jobs)
     return row
 
 

@@ -63,7 +63,7 @@ class JobRequest(_Body):
     deadline: str | None = None
     timeout_seconds: int | None = None
     on_blocked: Literal["hold", "refuse"] = "hold"
-    session: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None = None
+    session: Annotated[str, Field(pattern=r"^[._-]*[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)] | None = None
     initiator: InitiatorIn | None = None
     budget: BudgetIn | None = None
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = Field(default_factory=dict[str, str])

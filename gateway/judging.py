@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from gateway.admissible import Admissible, initiator_of, row_of
 from gateway.allowlist import CredentialPolicy
 from gateway.authority import Allowed, Denied, decide, granted
+from gateway.dependencies import dependency_withdrawn
 from gateway.jobrequest import JobRequest
 from gateway.ledger.authorities import NewAuthority
 from gateway.ledger.catalog import list_plugin_versions
@@ -176,12 +177,18 @@ class Judge:
             snapshot = await self._snapshots.load(caller.workspace, digest)
         except SnapshotMismatch:
             return None, facts.model_copy(update={"snapshot_ok": False})
+        manifest = snapshot.bundle.manifest
+        withdrawn = facts.withdrawn or (
+            bool(manifest.dependencies)
+            and await self._ledger.read(lambda conn: dependency_withdrawn(conn, caller.workspace, manifest))
+        )
         lanes = self._settings.lanes.values()
-        needed = set(snapshot.bundle.manifest.requires)
+        needed = set(manifest.requires)
         return snapshot, facts.model_copy(
             update={
+                "withdrawn": withdrawn,
                 "scope_ok": self._references_allowed(caller.workspace, snapshot),
-                "offload": snapshot.bundle.manifest.offload,
+                "offload": manifest.offload,
                 "capabilities_met": any(needed <= set(lane.capabilities) for lane in lanes),
             }
         )

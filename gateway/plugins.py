@@ -214,7 +214,9 @@ async def promote(
         insert_promotion(conn, new)
         return new
 
-    return await doors.ledger.write(write)
+    done = await doors.ledger.write(write)
+    doors.changes.wake()
+    return done
 
 
 def plugin_unknown() -> Refused:

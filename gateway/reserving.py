@@ -85,7 +85,9 @@ def _take_session(conn: Connection, asked: Admissible) -> None:
     last = find_authority(conn, session.workspace, session.last_job)
     if last is not None and last.ended_at is None:
         _busy([session.last_job])
-    if not continue_session(conn, session.workspace, session.session, after=session.last_job, job_id=start.job_id):
+    if not continue_session(
+        conn, session.workspace, session.session, after=session.last_job, job_id=start.job_id, seen=session
+    ):
         _busy([])
 
 

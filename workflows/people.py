@@ -145,13 +145,11 @@ class People:
             if not await self._hinted(request, warn_at):
                 if workflow.now() < request.expires_at:
                     warn_at = None
-                    self._journal.emit(
-                        E.REQUEST_EXPIRING,
-                        f"Still waiting, and about to expire: {request.title}",
-                        {"request_id": request.request_id, "expires_at": timestamp(request.expires_at)},
-                    )
+                    self._warn(request)
                     continue
                 expired = True
+                if warn_at is not None:
+                    self._warn(request)  # the warning's own time passed with no worker to give it
             self.inbox.discard(request.request_id)
             ruling = await self._steps.read_decision(
                 DecisionInput(
@@ -174,6 +172,13 @@ class People:
                 )
             else:
                 self._refuse("A decision signal came without a decision in the ledger.", "not_in_ledger")
+
+    def _warn(self, request: OpenRequest) -> None:
+        self._journal.emit(
+            E.REQUEST_EXPIRING,
+            f"Still waiting, and about to expire: {request.title}",
+            {"request_id": request.request_id, "expires_at": timestamp(request.expires_at)},
+        )
 
     def void_all(self) -> None:
         """Close what is still open, because the job ends."""

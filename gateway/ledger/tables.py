@@ -81,6 +81,7 @@ receipts = Table(
     instant("refused_at", null=True),
     UniqueConstraint("workspace", "job_id"),
     Index(None, "workspace", "seq"),
+    Index(None, "workspace", "session", "seq"),
     sqlite_autoincrement=True,
 )
 

@@ -12,15 +12,16 @@ from sqlalchemy import Connection
 from temporalio import workflow
 
 from activities import worker
-from gateway.calls import permits
+from gateway.calls import permits, standing
 from gateway.calls.attempts import Attempt
-from gateway.ledger.receipts import ReceiptRow, find_receipt
+from gateway.ledger.authorities import find_authority
+from gateway.ledger.receipts import find_receipt
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry, start_telemetry
 from gateway.temporal import Engine
 from workflows.loop import Loop, uninterrupted
 
-Standing = Literal["current", "stale", "stopped", "closed"]
+Told = Literal["current", "stale", "stopped", "closed"]
 
 
 def count_into(file: Path) -> None:
@@ -37,7 +38,7 @@ def count_into(file: Path) -> None:
 
 
 class DeafEngine(Engine):
-    async def standing(self, *where: Any, **which: Any) -> Standing:
+    async def standing(self, *where: Any, **which: Any) -> Told:
         told = await super().standing(*where, **which)
         return "current" if told == "stopped" else told
 
@@ -46,17 +47,20 @@ class DeafEngine(Engine):
 
 
 def go_deaf() -> None:
-    heard = permits.examine
+    heard = standing.examine
 
-    def examine(conn: Connection, attempt: Attempt, now: Any) -> ReceiptRow | permits.Denied:
-        told = heard(conn, attempt, now)
+    def examine(conn: Connection, attempt: Attempt, now: Any, **how: Any) -> standing.Standing | standing.Denied:
+        told = heard(conn, attempt, now, **how)
         row = find_receipt(conn, attempt.workspace, attempt.job_id)
-        return row if told is permits.STOPPED and row is not None else told
+        authority = find_authority(conn, attempt.workspace, attempt.job_id)
+        if told is not standing.STOPPED or row is None or authority is None:
+            return told
+        return standing.Standing(row, authority)
 
     async def end_canceled(self: Loop, work: Any) -> None:
         await uninterrupted(workflow.wait([work]))
 
-    permits.examine = examine
+    standing.examine = permits.examine = examine
     worker.Engine = DeafEngine
     Loop._may_start = lambda self: None  # pyright: ignore[reportPrivateUsage]
     Loop._end_canceled = end_canceled  # pyright: ignore[reportPrivateUsage]

@@ -110,8 +110,8 @@ def test_a_deployment_is_an_object(deployment: JsonValue) -> None:
     assert refusal(deployment).code is ProblemCode.INPUT_INVALID
 
 
-def test_an_agents_identity_is_not_available_yet() -> None:
-    assert refusal({**SCRIPTED, "identity": "agent:refunds"}).code is ProblemCode.FEATURE_NOT_AVAILABLE
+def test_an_agent_is_named_by_its_whole_identity() -> None:
+    assert check_deployment({**SCRIPTED, "identity": "agent:refunds"}, sound_bundle()).identity == "agent:refunds"
 
 
 @pytest.mark.parametrize(

@@ -235,11 +235,6 @@ async def test_input_that_does_not_fit_the_schema_is_refused_without_repeating_i
     assert (await world.refusal(request(input={CANARY: 1}))).code is ProblemCode.INPUT_INVALID
 
 
-async def test_session_is_named_as_not_available(world: World) -> None:
-    await world.publish()
-    assert (await world.refusal(request(session="s-1"))).code is ProblemCode.FEATURE_NOT_AVAILABLE
-
-
 async def test_deadlines(world: World) -> None:
     await world.publish()
     ahead = (NOW + timedelta(hours=1)).isoformat()
@@ -293,7 +288,7 @@ async def test_refused_row_does_not_decide_unless_accepted_after_all(world: Worl
 
 async def test_unknown_key_brings_authority_and_catalog(world: World) -> None:
     known = await world.look(request())
-    assert known == Known(None, known.authority, None, published=False, phase="live")
+    assert known == Known(None, known.authority, None, published=False, phase="live", change_no=known.change_no)
     stranger = await world.look(request(), replace(CALLER, principal=OPERATOR))
     assert isinstance(stranger.authority, Denied)
     await world.publish(released=False)

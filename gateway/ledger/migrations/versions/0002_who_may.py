@@ -8,6 +8,10 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
+    op.create_index(
+        "ix_receipts_workspace_session_seq", "receipts", ["workspace", "session", "seq"], unique=False
+    )
+
     op.create_table(
         "workspaces",
         sa.Column("name", sa.Text(), nullable=False),
