@@ -88,7 +88,9 @@ async def working(client: Client, settings: Settings, telemetry: Telemetry) -> A
     """A worker that is ready to run, with all it needs; what was opened is closed behind it."""
     ledger = Ledger.open(settings.ledger_url)
     try:
-        sweeping = asyncio.create_task(Changes(ledger, Engine(client, settings), settings.sweep_s).run())
+        sweeping = asyncio.create_task(
+            Changes(ledger, Engine(client, settings), settings.sweep_s, notes_ends=True).run()
+        )
         try:
             async with Door() as door:
                 yield make_worker(client, settings, telemetry, ledger, door)

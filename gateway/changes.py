@@ -135,12 +135,13 @@ def _concerned(conn: Connection, change: ChangeRow) -> list[AuthorityRow]:
 
 
 class Changes:
-    """One per process. `run` delivers until it is cancelled; `wake` makes it look at once."""
+    """One per process. `run` delivers until it is cancelled; `wake` makes it look at once. Workers note ends, too."""
 
-    def __init__(self, ledger: Ledger, engine: Engine, every_s: float) -> None:
+    def __init__(self, ledger: Ledger, engine: Engine, every_s: float, *, notes_ends: bool = False) -> None:
         self._ledger = ledger
         self._engine = engine
         self._every_s = every_s
+        self._notes_ends = notes_ends
         self._woken = asyncio.Event()
         self._expiries_seen = datetime.now(UTC) - LOOK_BACK
         self._ends_seen = datetime.now(UTC) - LOOK_BACK
@@ -158,7 +159,7 @@ class Changes:
                 await self._expire()
                 await self.deliver()
                 await self._tell_of_answers()
-                if loop.time() >= self._ends_due:
+                if self._notes_ends and loop.time() >= self._ends_due:
                     await self._note_ends()
                     self._ends_due = loop.time() + ENDED_EVERY_S
             except Refused as refused:
@@ -236,7 +237,9 @@ class Changes:
     async def _note_ends(self) -> None:
         """Jobs that the engine has closed are open no more."""
         now = datetime.now(UTC)
-        ended = await self._engine.ended_since(self._ends_seen)
-        if ended:
+        closed = set(await self._engine.ended_since(self._ends_seen))
+        if closed:
+            open_ = await self._ledger.read(lambda conn: open_authorities(conn, None))
+            ended = closed & {(job.workspace, job.job_id) for job in open_}
             await self._ledger.write(lambda conn: mark_ended(conn, ended, now))
         self._ends_seen = now - OVERLAP
