@@ -26,7 +26,19 @@ from gateway.jobrequest import JobRequest
 from gateway.openapi import describe
 from gateway.problems import install_problems
 from gateway.reading import GatewayReader
-from gateway.routes import audit, callbacks, decisions, grants, inspect, jobs, keys, metrics, operators, usage
+from gateway.routes import (
+    audit,
+    callbacks,
+    decisions,
+    grants,
+    inspect,
+    jobs,
+    keys,
+    metrics,
+    operators,
+    promotions,
+    usage,
+)
 from gateway.scopes import Caller
 from gateway.session_reads import SessionReads
 from gateway.settings import Settings
@@ -37,7 +49,8 @@ BODIES = (
     JobRequest,
     operators.PluginFiles,
     operators.ReleaseIn,
-    operators.PromotionIn,
+    promotions.PromotionIn,
+    promotions.DemotionIn,
     decisions.DecisionIn,
     grants.GrantIn,
     grants.WorkspaceIn,
@@ -77,6 +90,7 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
         decisions,
         callbacks,
         operators,
+        promotions,
         grants,
         audit,
         usage,

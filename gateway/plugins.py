@@ -1,4 +1,4 @@
-"""Publishing, deploying, releasing and promoting: who may, and what becomes of it in ledger and blobs.
+"""Publishing, deploying and releasing: who may, and what becomes of it in ledger and blobs.
 
 Bytes go to the blob store first and the row that names them last, so a crash in between leaves unnamed bytes and
 nothing half done. Every change is recorded with its author in the same transaction.
@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
-from uuid import uuid4
 
 from pydantic import JsonValue
 from sqlalchemy import Connection
@@ -31,13 +30,12 @@ from gateway.ledger.catalog import (
     list_plugin_versions,
     list_releases,
 )
-from gateway.ledger.phases import NewPromotion, insert_promotion, phase_of, runtime_phase
+from gateway.ledger.phases import phase_of
 from gateway.scopes import Action, Caller
 from gateway.snapshots import SnapshotMismatch, dispatch_table
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PLUGIN_NAME, PluginName
 from workflows.contract.job import DISPATCH_TABLE_BYTES, Phase
-from workflows.policy.promotion import NotMet, judge
 
 T = TypeVar("T")
 
@@ -159,64 +157,6 @@ async def releases(doors: Doors, caller: Caller, plugin: PluginName) -> list[Rel
         return list_releases(conn, caller.workspace, plugin)
 
     return await _of_plugin(doors, caller, Action.OPERATOR_READ, plugin, look)
-
-
-async def promote(
-    doors: Doors,
-    caller: Caller,
-    plugin: PluginName | None,
-    version: str | None,
-    to: Phase,
-    *,
-    break_glass: str | None,
-    release_held: bool,
-) -> NewPromotion:
-    """Promote a version (or, without a plugin, the runtime). Only the break-glass to `live` is open so far."""
-    need_scope(caller, Action.PROMOTIONS_WRITE)
-    if break_glass is not None:
-        need_scope(caller, Action.PROMOTIONS_BREAK_GLASS)
-
-    def write(conn: Connection) -> NewPromotion:
-        permit(caller, conn, Action.PROMOTIONS_WRITE, plugin)
-        if break_glass is not None:
-            permit(caller, conn, Action.PROMOTIONS_BREAK_GLASS, plugin)
-        row = None
-        if plugin is not None and version is not None:
-            row = find_plugin_version(conn, caller.workspace, plugin, version)
-            if row is None:
-                raise plugin_unknown()
-            current = phase_of(conn, caller.workspace, plugin, version)
-        else:
-            current = runtime_phase(conn)
-        verdict = judge(current, to, break_glass=break_glass is not None)
-        if isinstance(verdict, NotMet):
-            raise Refused(
-                ProblemCode.GATE_NOT_MET,
-                "Not yet: " + "; ".join(verdict.missing) + ".",
-                missing=list(verdict.missing),
-                not_yet="Not yet: " + "; ".join(verdict.missing) + ".",
-            )
-        new = NewPromotion(
-            promotion_id=f"promo_{uuid4().hex}",
-            workspace=None if plugin is None else caller.workspace,
-            plugin=plugin,
-            version=version,
-            digest=None if row is None else row.digest,
-            phase=to,
-            state="done",
-            by=caller.principal,
-            approved_by=None,
-            reason=break_glass or "",
-            break_glass=break_glass is not None,
-            release_held=release_held,
-            at=datetime.now(UTC),
-        )
-        insert_promotion(conn, new)
-        return new
-
-    done = await doors.ledger.write(write)
-    doors.changes.wake()
-    return done
 
 
 def plugin_unknown() -> Refused:

@@ -14,7 +14,7 @@ from temporalio import workflow
 from workflows.contract.errors import FailureCode, JobFailed, JobgateError, StepCode, StepError
 from workflows.contract.events import EventType as E
 from workflows.contract.ids import EffectId, effect_id
-from workflows.contract.job import CallResult, JobStart, OpenRequest
+from workflows.contract.job import CallResult, JobStart, OpenRequest, PacketTerms
 from workflows.contract.steps import CallbackInput, PlannedCall, ToolInput, ToolOutput
 from workflows.journal import Journal
 from workflows.meter import Meter
@@ -69,6 +69,7 @@ class Calls:
         self._may_start = may_start
         self._write_turn = asyncio.Lock()
         self.writes: set[asyncio.Task[CallResult]] = set()
+        self.packet: PacketTerms | None = None
 
     async def act(self, step: int, calls: Sequence[PlannedCall]) -> tuple[CallResult, ...]:
         """All results of the turn that model step `step` proposed, in call order.
@@ -76,6 +77,7 @@ class Calls:
         Every request of the turn opens before anything runs. The step that proposed a call is part of its effect id:
         unlike the step that runs it, it does not depend on the order in which people decide.
         """
+        self._stay_a_canary(calls)
         asked = {call.call: self._people.open(call) for call in calls if call.verdict == "ask"}
         tasks = [asyncio.create_task(self._settle(step, call, asked.get(call.call))) for call in calls]
         if not tasks:
@@ -90,6 +92,15 @@ class Calls:
             for task in tasks:
                 if not task.cancel() and not task.cancelled():
                     task.exception()  # seen: the first failure is the one that is raised
+
+    def _stay_a_canary(self, calls: Sequence[PlannedCall]) -> None:
+        """A job that runs by a packet calls only what the packet names, and nothing that writes."""
+        for call in calls:
+            if self.packet is None or call.verdict == "refuse" or call.kind == "question":
+                continue
+            if call.effect != "read" or call.tool not in self.packet.tools:
+                detail = f"It would call {call.tool}, which its packet does not allow; nothing of that ran."
+                raise JobFailed(FailureCode.CANARY_INCONCLUSIVE, detail)
 
     async def _settle(self, step: int, call: PlannedCall, request: OpenRequest | None) -> CallResult:
         if call.verdict == "refuse":

@@ -25,6 +25,7 @@ from workflows.contract.job import (
     Failure,
     JobStart,
     LoopState,
+    PacketTerms,
     SegmentRef,
     Status,
 )
@@ -74,6 +75,8 @@ class Loop:
         self._turn, self._results = state.turn, state.results
         self._conversation = state.conversation if start.state is not None else start.conversation
         self._ending = False
+        self._packet: PacketTerms | None = None
+        self._be_canary(state.packet)
 
     async def run(self) -> EndRecord:
         self._publisher = asyncio.create_task(self._publish())
@@ -163,10 +166,17 @@ class Loop:
             if gate.revoked:
                 raise self._calls.revoked("The principal's authority was revoked.")
             if gate.open:
+                self._be_canary(gate.packet)
                 self._journal.emit(
                     E.JOB_RELEASED, "Released to run.", eligibility=Eligibility.LIVE_APPROVED, blocker=None
                 )
                 return
+
+    def _be_canary(self, terms: PacketTerms | None) -> None:
+        """A job that a packet let run: so many steps, these tools, and anything but success proves nothing."""
+        if terms is not None:
+            self._packet = self._calls.packet = terms
+            self._meter.allow_steps(terms.max_steps)
 
     async def _keep_small(self) -> None:
         """At a turn boundary: archive a full segment of events, and roll over when the history has grown enough."""
@@ -271,7 +281,10 @@ class Loop:
     async def _end_failed(self, work: "asyncio.Task[ModelOutput | None]", error: JobgateError) -> Failure:
         self._ending = True
         code = error.failure if isinstance(error, JobFailed) else FailureCode.INTERNAL
-        failure = Failure(code=code, message=error.detail)
+        message = error.detail
+        if self._packet is not None and code is not FailureCode.AUTHORITY_REVOKED:
+            code, message = FailureCode.CANARY_INCONCLUSIVE, f"The canary proves nothing ({code}). {error.detail}"
+        failure = Failure(code=code, message=message)
         self._people.void_all()
         await self._wind_down(work, LAST_WORD if code is FailureCode.DEADLINE_EXCEEDED else None)
         self._journal.emit(
@@ -309,6 +322,7 @@ class Loop:
             conversation=self._conversation,
             results=self._results,
             inbox=tuple(sorted(self._people.inbox)),
+            packet=self._packet,
         )
         workflow.continue_as_new(
             self._start.model_copy(update={"state": state}), memo={MEMO_START: self._memo, **self._journal.memo()}

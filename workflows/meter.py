@@ -22,6 +22,11 @@ class Meter:
         self.step = step
         self.warned = set(warned)
 
+    def allow_steps(self, at_most: int) -> None:
+        """A narrower limit of steps than the job was admitted with."""
+        steps = min(self._limits.max_steps, at_most)
+        self._limits = self._limits.model_copy(update={"max_steps": steps})
+
     def spend_step(self) -> int:
         """Count a step before it starts and return its number; budget_exceeded, with nothing started, at the limit."""
         self._may_start()

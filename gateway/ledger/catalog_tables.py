@@ -1,9 +1,9 @@
-"""The tables of what may run: published versions, deployments, releases, promotions."""
+"""The tables of what may run: published versions, deployments, releases, promotions, their evidence, and packets."""
 
 from sqlalchemy import Boolean, Column, ForeignKeyConstraint, Index, Integer, Table, UniqueConstraint
 
 from gateway.ledger.column_types import Serial
-from gateway.ledger.tables import instant, json, key, metadata, words
+from gateway.ledger.tables import instant, json, key, metadata, of_a_job, words
 
 plugin_versions = Table(
     "plugin_versions",
@@ -68,4 +68,47 @@ promotions = Table(
     UniqueConstraint("promotion_id", "state"),
     Index(None, "workspace", "plugin", "version", "revision"),
     sqlite_autoincrement=True,
+)
+
+evidence = Table(
+    "evidence",
+    metadata,
+    Column("evidence_no", Serial, primary_key=True, autoincrement=True),
+    words("workspace", null=True),
+    words("plugin", null=True),
+    words("version", null=True),
+    words("digest", null=True),
+    words("kind"),
+    Column("green", Boolean, nullable=False),
+    json("detail"),
+    words("by"),
+    instant("at"),
+    # Without a workspace: the runtime's.
+    Index(None, "workspace", "plugin", "version", "kind", "evidence_no"),
+    sqlite_autoincrement=True,
+)
+
+packets = Table(
+    "packets",
+    metadata,
+    key("packet_id"),
+    words("workspace"),
+    words("job_id"),
+    words("plugin"),
+    words("version"),
+    words("digest"),
+    json("allowed_tools"),
+    Column("max_steps", Integer, nullable=False),
+    instant("expires_at"),
+    words("author"),
+    instant("at"),
+    words("approved_by", null=True),
+    instant("approved_at", null=True),
+    words("revoked_by", null=True),
+    instant("revoked_at", null=True),
+    words("redeemed_run", null=True),
+    instant("redeemed_at", null=True),
+    of_a_job(),
+    Index(None, "workspace", "job_id"),
+    Index(None, "workspace", "plugin", "version"),
 )

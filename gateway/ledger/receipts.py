@@ -139,6 +139,18 @@ def lock_job(conn: Connection, workspace: Workspace, job_id: JobId) -> bool:
     return conn.execute(_LOCK, {"of_workspace": workspace, "of_job": job_id}).first() is not None
 
 
+def dry_runs_of(
+    conn: Connection, workspace: Workspace, *, plugin: PluginName | None, digest: Digest | None, limit: int
+) -> list[ReceiptRow]:
+    """Accepted dry runs, newest first; of one digest of a plugin, or any."""
+    query = select(*_COLUMNS).where(
+        receipts.c.workspace == workspace, receipts.c.mode == "dry_run", receipts.c.confirmed_at.is_not(None)
+    )
+    if plugin is not None:
+        query = query.where(receipts.c.plugin == plugin, receipts.c.plugin_digest == digest)
+    return [ReceiptRow(*row) for row in conn.execute(query.order_by(receipts.c.seq.desc()).limit(limit))]
+
+
 def list_receipts(
     conn: Connection, workspace: Workspace, wanted: ReceiptFilter, *, before_seq: int | None, limit: int
 ) -> list[ReceiptRow]:

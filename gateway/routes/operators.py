@@ -1,10 +1,10 @@
-"""Operators publish, deploy, release, promote and withdraw. Bodies are read strictly; what they mean is
+"""Operators publish, deploy, release and withdraw. Bodies are read strictly; what they mean is
 gateway/plugins.py's and gateway/withdrawing.py's."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 
 from facade.documented import refusals
 from gateway import plugins
@@ -32,17 +32,6 @@ class PluginFiles(_Body):
 class ReleaseIn(_Body):
     version: Annotated[str, Field(min_length=1, max_length=60)]
     expected_current: Annotated[str, Field(min_length=1, max_length=60)] | None = None
-
-
-class BreakGlass(_Body):
-    reason: Annotated[str, Field(min_length=1, max_length=2000)]
-
-
-class PromotionIn(_Body):
-    to: Phase
-    evidence: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
-    release_held: bool = False
-    break_glass: BreakGlass | None = None
 
 
 class WithdrawalIn(_Body):
@@ -95,15 +84,8 @@ class Releases(BaseModel):
     data: tuple[ReleaseEntry, ...]
 
 
-class Promoted(BaseModel):
-    promotion_id: str
-    state: Literal["proposed", "done"]
-    phase: Phase
-
-
 _BODY = (P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE, P.FEATURE_NOT_AVAILABLE)
 _PLUGIN = (P.NOT_PERMITTED, P.PLUGIN_UNKNOWN)
-_PROMOTION = refusals(*_PLUGIN, P.GATE_NOT_MET, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE)
 
 _DEPLOYMENT: dict[str, Any] = {
     "requestBody": {
@@ -195,41 +177,3 @@ async def releases(name: str, doors: At, caller: By) -> Releases:
             for row in rows
         )
     )
-
-
-@router.post(
-    "/plugins/{name}/versions/{version}/promotions",
-    operation_id="promoteVersion",
-    status_code=201,
-    responses=_PROMOTION,
-    openapi_extra=body_of(PromotionIn),
-)
-async def promote(name: str, version: str, request: Request, doors: At, caller: By) -> Promoted:
-    """Promote a version. The break-glass to `live` is done at once; other rungs are not open yet."""
-    return await _promote(request, doors, caller, name, version)
-
-
-@router.post(
-    "/runtime/promotions",
-    operation_id="promoteRuntime",
-    status_code=201,
-    responses=_PROMOTION,
-    openapi_extra=body_of(PromotionIn),
-)
-async def promote_runtime(request: Request, doors: At, caller: By) -> Promoted:
-    """The same for the runtime, which rules every version."""
-    return await _promote(request, doors, caller, None, None)
-
-
-async def _promote(request: Request, doors: At, caller: By, name: str | None, version: str | None) -> Promoted:
-    asked = await read_body(request, PromotionIn)
-    done = await plugins.promote(
-        doors,
-        caller,
-        None if name is None else plugins.plugin_name(name),
-        version,
-        asked.to,
-        break_glass=None if asked.break_glass is None else asked.break_glass.reason,
-        release_held=asked.release_held,
-    )
-    return Promoted(promotion_id=done.promotion_id, state=done.state, phase=done.phase)

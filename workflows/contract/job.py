@@ -212,6 +212,11 @@ class EndRecord(Carried):
     events: tuple[Event, ...] = ()
 
 
+class PacketTerms(Carried):
+    tools: tuple[ToolName, ...]
+    max_steps: int
+
+
 class LoopState(Carried):
     """All that a roll-over carries."""
 
@@ -228,6 +233,7 @@ class LoopState(Carried):
     conversation: BlobRef | None = None
     results: tuple["CallResult", ...] = ()
     inbox: tuple[str, ...] = ()
+    packet: PacketTerms | None = None
 
 
 class CallResult(Carried):

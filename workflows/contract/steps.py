@@ -17,6 +17,7 @@ from workflows.contract.job import (
     JobView,
     Money,
     OpenRequest,
+    PacketTerms,
     Progress,
     RequestKind,
     SegmentRef,
@@ -158,6 +159,8 @@ class GateOutput(Carried):
 
     open: bool
     revoked: bool = False
+    packet: PacketTerms | None = None
+    """Where a packet opened it: what the canary may do."""
 
 
 class AuthorityOutput(Carried):
