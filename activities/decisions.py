@@ -18,10 +18,12 @@ from gateway.calls.attempts import Attempt, current_attempt
 from gateway.calls.standing import NO_RECEIPT, Denied, examine, may_decide
 from gateway.ledger.decisions import DecisionRow, expire_request, find_decision, list_votes
 from gateway.ledger.engine import Ledger
-from gateway.ledger.gates import held_job_released
-from gateway.ledger.receipts import ReceiptRow, find_receipt
+from gateway.ledger.gates import held_job_released, redeem_for
+from gateway.ledger.packets import packets_of
+from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
 from workflows.contract.errors import StepCode
-from workflows.contract.ids import BlobRef
+from workflows.contract.ids import BlobRef, ToolName
+from workflows.contract.job import PacketTerms
 from workflows.contract.steps import Activity, ArchiveInput, AuthorityOutput, DecisionInput, GateOutput, Ruling
 
 
@@ -57,13 +59,25 @@ class LedgerActivities:
     async def read_gate(self) -> GateOutput:
         attempt = current_attempt()
 
-        def look(conn: Connection) -> GateOutput:
+        def look(conn: Connection) -> tuple[GateOutput, bool]:
             standing = examine(conn, attempt, datetime.now(UTC), gated=False)
             if isinstance(standing, Denied):
-                return GateOutput(open=False, revoked=standing.code is StepCode.AUTHORITY_REVOKED)
-            return GateOutput(open=held_job_released(conn, standing.receipt))
+                return GateOutput(open=False, revoked=standing.code is StepCode.AUTHORITY_REVOKED), False
+            if held_job_released(conn, standing.receipt):
+                return GateOutput(open=True), False
+            return GateOutput(open=False), any(one.approved_at for one in packets_of(conn, *job))
 
-        return await self._ledger.read(look)
+        def redeem(conn: Connection) -> GateOutput:
+            lock_job(conn, *job)
+            packet = redeem_for(conn, attempt.run_id, _receipt(conn, attempt), datetime.now(UTC))
+            if packet is None:
+                return GateOutput(open=False)
+            tools = tuple(ToolName(name) for name in packet.allowed_tools)
+            return GateOutput(open=True, packet=PacketTerms(tools=tools, max_steps=packet.max_steps))
+
+        job = (attempt.workspace, attempt.job_id)
+        gate, may_redeem = await self._ledger.read(look)
+        return await self._ledger.write(redeem) if may_redeem else gate
 
     @activity.defn(name=Activity.READ_AUTHORITY)
     async def read_authority(self) -> AuthorityOutput:

@@ -19,12 +19,15 @@ from gateway.ledger.authorities import AuthorityRow, find_authority, renew_autho
 from gateway.ledger.decisions import find_decision
 from gateway.ledger.effects import Intent
 from gateway.ledger.grants import grants_of
+from gateway.ledger.packets import PacketRow, packets_of
 from gateway.ledger.phases import resolve
 from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
 from gateway.ledger.spending import Spent, record_spent
 from gateway.ledger.stops import find_stop
 from workflows.contract.errors import StepCode, StepError
 from workflows.contract.ids import Digest, PrincipalId, RequestId
+from workflows.contract.job import PHASES, Phase
+from workflows.policy.eligibility import lower
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Standing:
 
     receipt: ReceiptRow
     authority: AuthorityRow
+    packet: PacketRow | None = None
+    """Set where not the phase but a packet lets the job run: then it writes nothing."""
 
     def allows(self, tool: str) -> bool:
         """Whether the grants that the job was admitted on let it call this tool; without a list, any."""
@@ -84,12 +89,25 @@ def examine(
         return Denied(StepCode.SNAPSHOT_MISMATCH, "The published version is not the one the job was admitted with.")
     if version.withdrawn:
         return Denied(StepCode.PHASE_CLOSED, "This version was withdrawn; nothing was sent.")
+    packet: PacketRow | None = None
     if gated and not version.version_phase == version.runtime_phase == "live":
-        return Denied(StepCode.PHASE_CLOSED, "This version (or the runtime) is not live any more; nothing was sent.")
+        packet = usable_packet(conn, attempt, lower(version.version_phase, version.runtime_phase))
+        if packet is None:
+            return Denied(StepCode.PHASE_CLOSED, "This version (or the runtime) is not live; nothing was sent.")
     grants = grants_of(conn, row.workspace, row.principal, now)
     if isinstance(granted(grants, Action.JOBS_SUBMIT, row.plugin, now), Ungranted):
         return Denied(StepCode.AUTHORITY_REVOKED, "The principal's grant on this plugin is not valid any more.")
-    return Standing(row, authority)
+    return Standing(row, authority, packet)
+
+
+def usable_packet(conn: Connection, attempt: Attempt, phase: Phase) -> PacketRow | None:
+    """The packet that this very run of the job redeemed, while the phase is high enough for a canary."""
+    if PHASES.index(phase) < PHASES.index("live_canary"):
+        return None
+    redeemed = [
+        one for one in packets_of(conn, attempt.workspace, attempt.job_id) if one.redeemed_run == attempt.run_id
+    ]
+    return redeemed[0] if redeemed else None
 
 
 def decided(
@@ -152,6 +170,8 @@ def permit(
         return standing
     if not standing.receipt.accepted:
         return NO_RECEIPT
+    if standing.packet is not None:
+        return Denied(StepCode.PHASE_CLOSED, "A job that runs by a packet writes nothing; nothing was sent.")
     if intent.request_id is not None:
         refusal = decided(conn, standing.receipt, intent.request_id, intent.action_digest, now)
         if refusal is not None:

@@ -59,6 +59,7 @@ class ProblemCode(StrEnum):
     WORKSPACE_EXISTS = "workspace-exists"
     RELEASE_CONFLICT = "release-conflict"
     GATE_NOT_MET = "gate-not-met"
+    PACKET_SPENT = "packet-spent"
     FEATURE_NOT_AVAILABLE = "feature-not-available"
 
 
@@ -116,6 +117,7 @@ PROBLEMS: Mapping[ProblemCode, Problem] = MappingProxyType(
         ProblemCode.VERSION_EXISTS: Problem(409, "This version exists with other content"),
         ProblemCode.RELEASE_CONFLICT: Problem(409, "The release changed meanwhile"),
         ProblemCode.GATE_NOT_MET: Problem(409, "Not yet: the gate's conditions are not met"),
+        ProblemCode.PACKET_SPENT: Problem(409, "The packet can not be used any more"),
         ProblemCode.FEATURE_NOT_AVAILABLE: Problem(422, "This part of the contract is not available in this release"),
     }
 )

@@ -30,9 +30,13 @@ class Verdict:
     not_yet: str | None
 
 
+def lower(one: Phase, other: Phase) -> Phase:
+    return PHASES[min(PHASES.index(one), PHASES.index(other))]
+
+
 def phase_in_force(facts: EligibilityFacts) -> Phase:
     """The lower of the version's and the runtime's phase rules."""
-    return PHASES[min(PHASES.index(facts.version_phase), PHASES.index(facts.runtime_phase))]
+    return lower(facts.version_phase, facts.runtime_phase)
 
 
 def next_gate(facts: EligibilityFacts) -> Phase | None:
