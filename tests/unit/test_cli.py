@@ -211,7 +211,7 @@ def test_show_says_where_the_job_is_and_how_to_decide(api: FakeApi, command: Com
     code, out, _ = command("show", "k-123")
     assert code == 0
     assert out.startswith("k-123  waiting_for_human\n")
-    assert "jobgate decide k-123 r1-4fa0c2 approve|reject" in out
+    assert "jobgate decide k-123 r1-4fa0c2 'approve|reject'" in out
     assert api.asked[0].path == "/v1/jobs/k-123"
 
 
