@@ -12,6 +12,7 @@ from tests.http.jobs import history_length, plugin_of, terminate, waiting_job, w
 from tests.rig.client import Client, StreamEvent, problem
 from tests.rig.plugins import call, final, tool, turn
 from tests.rig.stack import Stack
+from tests.rig.waiting import wait_until
 
 
 async def gauge(operator: Client, name: str) -> float:
@@ -146,18 +147,20 @@ async def test_a_stream_is_resumed_at_another_process(fresh_stack: FreshStack) -
     stack = await fresh_stack(apis=2)
     app, other = stack.client("app"), stack.client("app", api=1)
     job, request = await waiting_job(app, await waiting_plugin(stack, stack.client("operator")))
-    first: list[StreamEvent] = []
-    stopping: asyncio.Task[int | None] | None = None
-    reading = [asyncio.create_task(app.streamed(job)) for _ in range(20)]
-    async with app.stream(job) as events:
-        async for frame in events:
-            first.append(frame)
-            if frame.type == "request.opened":
-                stopping = asyncio.create_task(asyncio.to_thread(stack.apis[0].stop))
-    assert stopping is not None
-    assert await stopping == 0
-    for frames in await asyncio.gather(*reading):
-        assert frames == first
+    read: list[list[StreamEvent]] = [[] for _ in range(21)]
+
+    async def reader(frames: list[StreamEvent]) -> None:
+        async with app.stream(job) as events:
+            async for frame in events:
+                frames.append(frame)
+
+    reading = [asyncio.create_task(reader(frames)) for frames in read]
+    # All have what there is: of a stream that is not open yet, a process that ends cuts the connection.
+    await wait_until(lambda: all(frames and frames[-1].type == "request.opened" for frames in read), 30)
+    first = read[0]
+    assert await asyncio.to_thread(stack.apis[0].stop) == 0
+    await asyncio.gather(*reading)
+    assert all(frames == first for frames in read)
     rest = asyncio.create_task(other.streamed(job, last_event_id=first[-1].id))
     assert (await stack.client("approver", api=1).decide(job, request, "approve")).status_code == 200
     frames = first + await rest
