@@ -1,4 +1,4 @@
-"""A hundred cancels (with `-m slow` two hundred) at any moment of a job of fifty writes: all hold, and the effect log says so.
+"""A hundred cancels at any moment of a job of fifty writes (two hundred, `-m slow`): all hold; the effect log says so.
 
 The judge is the order of two readings of one clock: when the answer to cancel was read, and when the first byte of each
 write arrived. A worker that does not hear a cancel turns it red.
