@@ -239,6 +239,13 @@ def test_outside_text_can_not_pretend_to_be_something_else() -> None:
     assert shown("pay \u202eevil\x1b[31m ü") == "pay \\u202eevil\\u001b[31m ü"
 
 
+@pytest.mark.parametrize("alone", [("--workspace", "acme"), ("--admin", "dana")])
+def test_setup_takes_a_workspace_and_its_admin_or_neither(command: Command, alone: tuple[str, str]) -> None:
+    code, out, err = command("setup", *alone)
+    assert (code, out) == (2, "")
+    assert "go together" in err
+
+
 # --- help
 
 
