@@ -4,6 +4,8 @@ The shared one is started once and never broken: a test that kills, freezes or r
 """
 
 import os
+import shutil
+import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,19 @@ FreshStack = Callable[..., Awaitable[Stack]]
 _CRASHED = pytest.StashKey[bool]()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What must not outlive the run, also where a process of it is killed, lies in one folder, open to other users."""
+    if not hasattr(config, "workerinput"):
+        os.environ["JOBGATE_TEST_FOLDER"] = tempfile.mkdtemp(prefix="jobgate-tests-")
+        os.chmod(os.environ["JOBGATE_TEST_FOLDER"], 0o711)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        # Not strict: a server that was just killed may still be writing there.
+        shutil.rmtree(os.environ["JOBGATE_TEST_FOLDER"], ignore_errors=True)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object | None) -> None:
     """One of the processes that run the tests (pytest-xdist) ended; an error says that it was not told to."""
@@ -37,7 +52,7 @@ def pytest_testnodedown(node: Any, error: object | None) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """After crashes the rest may not have been run, so `--last-failed` has to run everything."""
-    if session.config.stash.get(_CRASHED, False) and session.config.cache is not None:
+    if session.config.stash.get(_CRASHED, False) and session.config.pluginmanager.hasplugin("cacheprovider"):
         session.config.cache.set("cache/lastfailed", {})
 
 
