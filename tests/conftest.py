@@ -32,14 +32,14 @@ _CRASHED = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     """What must not outlive the run, also where a process of it is killed, lies in one folder, open to other users."""
     if not hasattr(config, "workerinput"):
-        os.environ["JOBGATE_TEST_FOLDER"] = tempfile.mkdtemp(prefix="jobgate-tests-")
-        os.chmod(os.environ["JOBGATE_TEST_FOLDER"], 0o711)
+        os.environ["TESTS_FOLDER"] = tempfile.mkdtemp(prefix="jobgate-tests-")
+        os.chmod(os.environ["TESTS_FOLDER"], 0o711)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         # Not strict: a server that was just killed may still be writing there.
-        shutil.rmtree(os.environ["JOBGATE_TEST_FOLDER"], ignore_errors=True)
+        shutil.rmtree(os.environ["TESTS_FOLDER"], ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
