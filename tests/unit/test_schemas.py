@@ -54,7 +54,7 @@ def test_a_reason_holds_neither_values_nor_undeclared_names(schema: JsonValue, v
 def test_reasons_are_bounded_in_number_and_size() -> None:
     name = "n" * 1000
     schema: JsonValue = {"items": {"properties": {name: {"type": "integer"}}}}
-    values: list[JsonValue] = [{name: "x"}] * 10_000
+    values: list[JsonValue] = [{name: "x"}] * 40
     reasons = validate(schema, values)
     assert len(reasons) == MAX_REASONS
     assert all(len(reason) <= MAX_REASON for reason in reasons)
