@@ -51,7 +51,7 @@ async def make_mistakes(app: Client, operator: Client, ears: Sequence[Ear]) -> N
     for verb, path in operations():
         place = re.sub(r"{[^}]*}", MISPLACED, path)
         for who in (app, operator):
-            sent = {"params": {"q": MISPLACED}} if verb == "GET" else {"json": {MISPLACED: MISPLACED}}
+            sent: dict[str, Any] = {"params": {"q": MISPLACED}} if verb == "GET" else {"json": {MISPLACED: MISPLACED}}
             answer = await who.http.request(verb, place, headers={"Idempotency-Key": fresh_key()}, **sent)
             public = path in ("/livez", "/readyz", "/metrics")
             assert answer.status_code in (400, 403, 404, 422) or public, (verb, path, answer.status_code)

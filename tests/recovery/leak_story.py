@@ -114,7 +114,7 @@ async def model_story(stack: Stack, operator: Client, app: Client, model: ModelS
     for code in (None, None, "model_failed"):
         jobs.append(await app.accepted(name, {"ask": len(jobs)}, session=session))
         view = await app.until_ended(jobs[-1], 30)
-        assert (view["failure"] or {}).get("code") == code, view
+        assert (view["failure"]["code"] if view["failure"] else None) == code, view
         await session_is_free(app, session)
     assert all(request.authorized for request in model.requests)
     assert len(model.requests) == 4
