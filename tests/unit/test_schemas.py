@@ -94,6 +94,6 @@ def test_data_that_looks_like_a_reference_is_data() -> None:
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$", "^(?:a|aa)+(?<!b)$"])
 def test_a_hostile_pattern_answers_at_once(pattern: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert validate({"pattern": pattern}, "a" * 5000 + "b")
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
