@@ -98,9 +98,11 @@ async def test_streams_that_were_dropped_leave_nothing(stack: Stack, operator: C
     job, _ = await waiting_job(app, await waiting_plugin(stack, operator))
     for _ in range(3):
         opened = [asyncio.create_task(app.streamed(job)) for _ in range(20)]
-        await asyncio.sleep(0)
         async with app.stream(job) as events:
             await anext(events)
+            async with asyncio.timeout(20):
+                while await gauge(operator, "jobgate_stream_readers") < len(opened) + 1:
+                    await asyncio.sleep(0.05)
         for task in opened:
             task.cancel()
         await asyncio.gather(*opened, return_exceptions=True)
