@@ -4,7 +4,7 @@ BIN := .venv/bin
 DATA ?= .jobgate
 ARGS ?=
 
-.PHONY: help venv demo dev test check bench
+.PHONY: help venv demo dev test test-alone test-together test-uncached check bench
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -24,9 +24,22 @@ demo: venv  ## the whole story on a throw-away folder, in under a minute
 dev: venv  ## Temporal, a worker and the API on DATA (.jobgate), until Ctrl-C
 	$(BIN)/jobgate dev --data $(DATA) $(ARGS)
 
-test: venv  ## all tests, on real servers, and the workflow ones once more without a cache (ARGS: options of pytest)
+# Two processes keep two cores busy: most tests wait for servers. What needs a quiet machine comes first, by itself.
+ifeq ($(ARGS),)
+test: test-alone test-together test-uncached  ## all tests, on real servers, and the workflow ones once more without a cache (ARGS: options of pytest)
+else
+test: venv
 	$(BIN)/python -m pytest $(ARGS)
-	$(if $(ARGS),,JOBGATE_TEST_CACHE_OFF=1 $(BIN)/python -m pytest tests/workflow)
+endif
+
+test-alone: venv
+	$(BIN)/python -m pytest -m "alone and not slow"
+
+test-together: venv
+	$(BIN)/python -m pytest -m "not slow and not alone" -n 2 --dist loadfile --no-loadscope-reorder
+
+test-uncached: venv
+	JOBGATE_TEST_CACHE_OFF=1 $(BIN)/python -m pytest tests/workflow -n 2
 
 check: venv  ## format, lint, types, imports
 	$(BIN)/ruff format --check

@@ -15,7 +15,8 @@ from temporalio import activity
 
 from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
-from gateway.calls.standing import NO_RECEIPT, Denied, examine, may_decide
+from gateway.calls.standing import NO_RECEIPT, Denied, examine
+from gateway.deciders import may_still_decide
 from gateway.ledger.decisions import DecisionRow, expire_request, find_decision, list_votes
 from gateway.ledger.engine import Ledger
 from gateway.ledger.gates import held_job_released, redeem_for
@@ -40,8 +41,12 @@ class LedgerActivities:
         def stands(conn: Connection) -> tuple[DecisionRow | None, int]:
             receipt, now = _receipt(conn, attempt), datetime.now(UTC)
             of = (attempt.workspace, attempt.job_id, asked.request_id)
-            people = [vote.principal for vote in list_votes(conn, *of) if vote.decision == "approve"]
-            return find_decision(conn, *of), sum(may_decide(conn, receipt, person, now) for person in people)
+            votes = [vote for vote in list_votes(conn, *of) if vote.decision == "approve"]
+            counted = sum(
+                may_still_decide(conn, attempt.workspace, vote.principal, receipt.plugin, vote.at, now)
+                for vote in votes
+            )
+            return find_decision(conn, *of), counted
 
         def closed(conn: Connection) -> DecisionRow | None:
             _receipt(conn, attempt)

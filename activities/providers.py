@@ -178,7 +178,7 @@ def read_answer(
     own = {name: tool for tool, name in offered.items()}
     say = scrub("".join(part.content for part in response.parts if isinstance(part, TextPart)))
     asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    raw = [scrub(part.args_as_json_str()) for part in asked]
+    raw = [scrub(_arguments(part)) for part in asked]
     calls = tuple(
         AskedCall(own.get(part.tool_name, scrub(part.tool_name)), _object(text))
         for part, text in zip(asked, raw, strict=True)
@@ -215,6 +215,11 @@ def cost_of(deployment: Deployment, response: ModelResponse, read: int, written:
         return calc_price(used, name, provider_id=PRICED_AS.get(provider, provider)).total_price
     except (LookupError, ValueError):
         return None
+
+
+def _arguments(part: ToolCallPart) -> str:
+    """As the model wrote them: pydantic-ai would wrap what is no JSON into an object that is, and a tool might run."""
+    return part.args or "{}" if isinstance(part.args, str) else part.args_as_json_str()
 
 
 def _object(text: str) -> dict[str, JsonValue] | None:

@@ -79,6 +79,20 @@ def granted(grants: Iterable[GrantRow], action: Action, plugin: PluginName | Non
     return Allowed(effective_limits(fitting))
 
 
+def granted_throughout(
+    grants: Iterable[GrantRow], action: Action, plugin: PluginName, since: datetime, now: datetime
+) -> bool:
+    """Whether grants allowed it at every moment from `since` until now: what was once taken back, no later grant heals.
+    `grants` are all that the principal was ever given."""
+    reached = since
+    for grant in sorted(grants, key=lambda grant: grant.at):
+        ends = min((end for end in (grant.revoked_at, grant.expires_at) if end is not None), default=datetime.max)
+        ends = ends.replace(tzinfo=UTC)
+        if _names(grant, action) and _on_plugin(grant, plugin) and grant.at <= reached < ends:
+            reached = ends
+    return reached > now
+
+
 def may_run_python(grants: Iterable[GrantRow], plugin: PluginName, now: datetime) -> bool:
     """Whether a grant names `tools:python` for this plugin. `*` does not: such code sees the worker's environment."""
     return any(
@@ -119,8 +133,11 @@ def _widest(bounds: Iterable[_N | None]) -> _N | None:
 
 
 def _fits(grant: GrantRow, action: Action, plugin: PluginName | None, now: datetime) -> bool:
-    named = action.value in grant.actions or EVERY in grant.actions
-    return named and _in_force(grant, now) and _on_plugin(grant, plugin)
+    return _names(grant, action) and _in_force(grant, now) and _on_plugin(grant, plugin)
+
+
+def _names(grant: GrantRow, action: Action) -> bool:
+    return action.value in grant.actions or EVERY in grant.actions
 
 
 def _in_force(grant: GrantRow, now: datetime) -> bool:

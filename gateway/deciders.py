@@ -4,23 +4,25 @@ Facts in, a yes or no out; what is decided is `gateway.deciding`'s. An API key i
 person and no way around this.
 """
 
+import unicodedata
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from gateway.authority import Allowed, granted
-from gateway.ledger.grants import grants_of
+from gateway.authority import granted_throughout
+from gateway.ledger.grants import grants_ever_of
 from gateway.scopes import Action
 from workflows.contract.ids import PluginName, PrincipalId, Workspace
 from workflows.contract.job import Initiator
 
 
 def may_still_decide(
-    conn: Connection, workspace: Workspace, principal: PrincipalId, plugin: PluginName, now: datetime
+    conn: Connection, workspace: Workspace, principal: PrincipalId, plugin: PluginName, since: datetime, now: datetime
 ) -> bool:
-    """Whether a valid grant lets this principal decide now, as far as grants alone say it."""
-    grants = grants_of(conn, workspace, principal, now)
-    return isinstance(granted(grants, Action.JOBS_DECIDE, plugin, now), Allowed)
+    """Whether who voted at `since` may decide now and might all the time: a vote whose giver lost the grant is not
+    brought back by another one."""
+    grants = grants_ever_of(conn, workspace, principal)
+    return granted_throughout(grants, Action.JOBS_DECIDE, plugin, since, now)
 
 
 def is_own_job(
@@ -28,10 +30,17 @@ def is_own_job(
 ) -> bool:
     """Whether the caller is whose authority the job runs on, who submitted it, or who caused it.
 
-    The initiator is a plain word of the submitter's: with and without its kind it names the same person.
+    The initiator is a plain word of the submitter's: with any kind or without one, in any case and with blanks around
+    it, it names the same person.
     """
-    names: set[str | None] = {principal, submitted_by}
-    if initiator is not None:
-        kind = f"{initiator.kind}:"
-        names |= {initiator.id, kind + initiator.id, initiator.id.removeprefix(kind)}
-    return caller in names
+    if caller in (principal, submitted_by):
+        return True
+    if initiator is None:
+        return False
+    said, own = _plain(initiator.id), _plain(caller)
+    kind = f"{_plain(initiator.kind)}:"
+    return own in (said, kind + said, said.partition(":")[2])
+
+
+def _plain(name: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", name).casefold().split())

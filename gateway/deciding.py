@@ -38,7 +38,7 @@ from gateway.verdicts import (
     voided,
 )
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import Digest, JobId, PrincipalId, RequestId
+from workflows.contract.ids import Digest, JobId, RequestId
 from workflows.contract.job import TERMINAL, DecisionVerb, OpenRequest, RequestKind
 from workflows.contract.steps import DecisionHint
 from workflows.contract.text import clean_text
@@ -175,8 +175,8 @@ def _vote(conn: Connection, asked: _Asked) -> VoteResult:
     now = datetime.now(UTC)  # with the row held: what was waited for is past, too
     permit(asked.caller, conn, Action.JOBS_DECIDE, receipt.plugin, now=now)
 
-    def may_decide(person: PrincipalId) -> bool:
-        return may_still_decide(conn, asked.caller.workspace, person, receipt.plugin, now)
+    def may_decide(one: VoteRow) -> bool:
+        return may_still_decide(conn, asked.caller.workspace, one.principal, receipt.plugin, one.at, now)
 
     vote = VoteRow(
         workspace=asked.caller.workspace,

@@ -28,6 +28,7 @@ from gateway.ledger.grants import (
     revoke_grant,
     revoke_principal,
 )
+from gateway.ledger.journal import record
 from gateway.ledger.workspaces import insert_workspace
 from gateway.scopes import DEMO, Action, Caller
 from workflows.contract.errors import ProblemCode, Refused
@@ -122,6 +123,8 @@ async def banish(doors: Doors, caller: Caller, name: str) -> Principal:
         known = _principal(conn, caller.workspace, principal) if PRINCIPAL.fullmatch(name) else None
         if known is None or not (known.grants or known.api_keys):
             raise Refused(ProblemCode.NOT_FOUND, "There is no such principal: nothing was ever granted to this name.")
+        if any(row.revoked_at is None for row in (*known.grants, *known.api_keys)):
+            record(conn, caller.workspace, at=now, actor=caller.principal, action="principal.revoked", subject=name)
         revoke_principal(conn, caller.workspace, principal, by=caller.principal, at=now)
         keys = revoke_api_keys_of(conn, caller.workspace, principal, by=caller.principal, at=now)
         by_key = [withdraw_credential(conn, caller.workspace, key.key_id, by=caller.principal, at=now) for key in keys]

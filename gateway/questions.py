@@ -11,6 +11,7 @@ from functools import lru_cache
 import jsonschema_rs
 from pydantic import JsonValue
 
+from gateway.schema_cost import LINEAR
 from gateway.schemas import CompiledSchema, SchemaInvalid, compile_schema
 from gateway.strictjson import canonical, parse_json
 
@@ -18,13 +19,13 @@ ANSWER_BYTES = 32 * 1024
 MAX_NODES = 2_000
 """Values in a question's schema, counted through all its levels."""
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-_LINEAR = jsonschema_rs.RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
 
 
 def compile_question(schema: JsonValue) -> CompiledSchema:
     """The compiled schema of a question. Raises SchemaInvalid."""
+    _check_small(schema)
     general = compile_schema(schema)
-    return CompiledSchema(_bounded(canonical(schema)), general.declared)
+    return CompiledSchema(_bounded(canonical(schema)), general.declared, general.cost)
 
 
 def misfits(question: Mapping[str, JsonValue], answer: JsonValue) -> list[str]:
@@ -35,9 +36,7 @@ def misfits(question: Mapping[str, JsonValue], answer: JsonValue) -> list[str]:
     return compile_question(question["schema"]).reasons(answer) if "schema" in question else []
 
 
-@lru_cache(maxsize=256)
-def _bounded(text: bytes) -> jsonschema_rs.Validator:
-    schema = parse_json(text)
+def _check_small(schema: JsonValue) -> None:
     pending, nodes = [schema], 0
     while pending:
         value = pending.pop()
@@ -50,8 +49,13 @@ def _bounded(text: bytes) -> jsonschema_rs.Validator:
             pending.extend(value.values())
         elif isinstance(value, list):
             pending.extend(value)
+
+
+@lru_cache(maxsize=256)
+def _bounded(text: bytes) -> jsonschema_rs.Validator:
+    schema = parse_json(text)
     assert isinstance(schema, dict | bool)
     try:
-        return jsonschema_rs.Draft202012Validator(schema, offline=True, pattern_options=_LINEAR)
+        return jsonschema_rs.Draft202012Validator(schema, offline=True, pattern_options=LINEAR)
     except (jsonschema_rs.ValidationError, ValueError):
         raise SchemaInvalid("A question's patterns may not look around or back.") from None

@@ -180,7 +180,7 @@ def read_decision(conn: Connection, workspace: Workspace, job_id: JobId, request
             vote.principal,
             vote.decision,
             vote.at,
-            counts=may_still_decide(conn, workspace, vote.principal, row.plugin, now),
+            counts=may_still_decide(conn, workspace, vote.principal, row.plugin, vote.at, now),
         )
         for vote in cast
     )

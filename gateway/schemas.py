@@ -8,20 +8,27 @@ never the value; a member's name is shown only where the schema itself declares 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from types import MappingProxyType
 
 import jsonschema_rs
 from pydantic import JsonValue
 
+from gateway.schema_cost import Cost, TooCostly, cost_of, size_of
 from gateway.strictjson import canonical, parse_json
 from workflows.contract.text import clean_text
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_REASONS = 10
 MAX_REASON = 200
+MAX_WORK = 50_000_000
+"""Units (gateway.schema_cost) that one value may cost: 12 ns each (measured)."""
+MAX_FAULTS = 10_000
+"""Reasons that a value could have, up to which all are looked for: 30 to 90 us each (measured)."""
+TOO_LARGE = "at /: is too large to be judged by this schema"
+DOES_NOT_FIT = "at /: does not fit, and is too large to say where"
 
-_PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000, size_limit=1 << 20, dfa_size_limit=1 << 20)
+_PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000, size_limit=1 << 20, dfa_size_limit=1 << 20)
+_REFERENCE = "A reference must lead to a part of the same schema (#...), which has no $id of its own."
 _RULES: Mapping[str, str] = MappingProxyType(
     {
         "additionalProperties": "has a member that is not declared",
@@ -61,12 +68,25 @@ class CompiledSchema:
 
     validator: jsonschema_rs.Validator
     declared: frozenset[str]
+    cost: Cost
 
     def reasons(self, value: JsonValue) -> list[str]:
-        """Why `value` does not fit: at most MAX_REASONS short sentences, none where it fits."""
+        """Why `value` does not fit: at most MAX_REASONS short sentences, none where it fits. Of a value that could have
+        very many reasons the first, or that it does not fit."""
+        size = size_of(value)
+        if size * self.cost.work > MAX_WORK:
+            return [TOO_LARGE]
         if self.validator.is_valid(value):
             return []
-        return [self._reason(error) for error in islice(self.validator.iter_errors(value), MAX_REASONS)]
+        if size * self.cost.faults <= MAX_FAULTS:  # the library makes them all before it hands out the first
+            return [self._reason(error) for error in list(self.validator.iter_errors(value))[:MAX_REASONS]]
+        if self.cost.choices:  # nor is one reason then a small one: it holds those of every choice
+            return [DOES_NOT_FIT]
+        try:
+            self.validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return [self._reason(error)]
+        return [DOES_NOT_FIT]
 
     def _reason(self, error: jsonschema_rs.ValidationError) -> str:
         place = "".join(f"/{self._shown(part)}" for part in error.instance_path[:16])
@@ -95,7 +115,7 @@ def compile_schema(schema: JsonValue) -> CompiledSchema:
 
 
 def check_schema(schema: JsonValue) -> None:
-    """Raises SchemaInvalid for what is no JSON Schema 2020-12 or leans on another document."""
+    """Raises SchemaInvalid for what is no JSON Schema 2020-12, leans on another document, or is too much work."""
     compile_schema(schema)
 
 
@@ -115,11 +135,17 @@ def _compiled(text: bytes) -> CompiledSchema:
         validator = jsonschema_rs.Draft202012Validator(schema, offline=True, pattern_options=_PATTERNS)
     except jsonschema_rs.ValidationError as broken:
         if isinstance(broken.kind, jsonschema_rs.ValidationErrorKind.Referencing):
-            raise SchemaInvalid("A reference must lead to a part of the same schema (#...).") from None
+            raise SchemaInvalid(_REFERENCE) from None
         raise SchemaInvalid("This is not a valid JSON Schema 2020-12.", tuple(broken.instance_path)) from None
     except ValueError:
         raise SchemaInvalid("This is not a valid JSON Schema 2020-12.") from None
-    return CompiledSchema(validator, frozenset(_declared(schema)))
+    try:
+        cost = cost_of(schema)
+    except TooCostly as costly:
+        raise SchemaInvalid(str(costly)) from None
+    except (LookupError, ValueError, TypeError):
+        raise SchemaInvalid(_REFERENCE) from None
+    return CompiledSchema(validator, frozenset(_declared(schema)), cost)
 
 
 def _declared(schema: JsonValue) -> Iterator[str]:

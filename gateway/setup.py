@@ -1,12 +1,15 @@
 """`jobgate setup`: what must exist before anything can be admitted. Safe to repeat; it never removes anything.
 
-The namespace with its retention, the search attributes, the ledger's schema and, in development, the demo grants and
-a live runtime. An existing namespace keeps its retention unless this is a development stack.
+The namespace with its retention, the search attributes, the ledger's schema, a first workspace where one is asked for
+and, in development, the demo grants and a live runtime. An existing namespace keeps its retention unless this is a
+development stack.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from types import MappingProxyType
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.namespace.v1 import NamespaceConfig
@@ -20,16 +23,25 @@ from temporalio.envconfig import ClientConfig
 from temporalio.service import ConnectConfig, RPCError, RPCStatusCode, ServiceClient
 
 from gateway.authority import seed_demo, set_runtime_phase
+from gateway.founding import Founded, found
 from gateway.ledger.engine import Ledger
 from gateway.ledger.migrate import migrate
 from gateway.settings import DevStack, Settings, load_stack
 from workflows.contract.errors import JobgateError
-from workflows.contract.ids import PrincipalId
+from workflows.contract.ids import PrincipalId, Workspace
 
 RPC_TIMEOUT = timedelta(seconds=10)
 VISIBLE_WITHIN_S = 30.0
 
 Say = Callable[[str], None]
+
+_FOUNDED: Mapping[Founded, str] = MappingProxyType(
+    {
+        "given": "{admin} is granted every action but jobs:decide",
+        "present": "{admin} has every action but jobs:decide",
+        "over": "the grant of {admin} was revoked or has expired, and stays so; another --admin would get one",
+    }
+)
 
 
 class SetupFailed(JobgateError):
@@ -39,10 +51,20 @@ class SetupFailed(JobgateError):
         super().__init__("setup-failed", detail)
 
 
-async def setup(settings: Settings, say: Say) -> None:
+@dataclass(frozen=True)
+class First:
+    """A workspace and who runs it, where nobody may grant anything yet."""
+
+    workspace: Workspace
+    admin: PrincipalId
+
+
+async def setup(settings: Settings, say: Say, first: First | None = None) -> None:
     """Prepares Temporal and the ledger; `say` is told one line per finished part. Raises `SetupFailed`."""
     await prepare_engine(settings, say)
     await prepare_ledger(settings, say)
+    if first is not None:
+        await _found(settings, say, first)
 
 
 async def connect_service(settings: Settings) -> tuple[ServiceClient, str]:
@@ -82,6 +104,15 @@ async def prepare_ledger(settings: Settings, say: Say) -> None:
         finally:
             await ledger.close()
         say("development: demo grants present, runtime phase live")
+
+
+async def _found(settings: Settings, say: Say, first: First) -> None:
+    ledger = Ledger.open(settings.ledger_url)
+    try:
+        outcome = await found(ledger, first.workspace, first.admin)
+    finally:
+        await ledger.close()
+    say(f"workspace {first.workspace}: {_FOUNDED[outcome].format(admin=first.admin)}")
 
 
 async def _ensure_namespace(

@@ -33,11 +33,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from structlog.typing import EventDict, Processor, WrappedLogger
 from temporalio.exceptions import ApplicationError
 
+from gateway.logtexts import fit_texts
 from gateway.metrics import Metrics
 from gateway.settings import Settings
 from workflows.contract.errors import JobgateError
 
-LONGEST_TEXT = 4000
 _OURS = ("workflows", "facade", "gateway", "activities", "examples")
 _TRACE_CONTEXT = TraceContextTextMapPropagator()
 
@@ -72,7 +72,7 @@ def configure_logging(service: str, level: str = "info", stream: TextIO | None =
         _name_service(service),
         _add_trace_id,
         _render_fault,
-        _cut,
+        fit_texts,
     ]
     out = stream if stream is not None else sys.stderr
     structlog.configure(
@@ -144,13 +144,6 @@ def _first_line(_logger: WrappedLogger, _method: str, event: EventDict) -> Event
         first = "raised " + rest.rstrip().rpartition("\n")[2].partition(":")[0]
     event["event"] = first
     event["logger"] = record.name
-    return event
-
-
-def _cut(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    for key, value in event.items():
-        if isinstance(value, str) and len(value) > LONGEST_TEXT:
-            event[key] = value[:LONGEST_TEXT] + "..."
     return event
 
 

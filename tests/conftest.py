@@ -4,8 +4,11 @@ The shared one is started once and never broken: a test that kills, freezes or r
 """
 
 import os
+import shutil
+import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -23,6 +26,34 @@ for _name in [name for name in os.environ if name.startswith(("JOBGATE_", "TEMPO
 os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
 
 FreshStack = Callable[..., Awaitable[Stack]]
+_CRASHED = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What must not outlive the run, also where a process of it is killed, lies in one folder, open to other users."""
+    if not hasattr(config, "workerinput"):
+        os.environ["TESTS_FOLDER"] = tempfile.mkdtemp(prefix="jobgate-tests-")
+        os.chmod(os.environ["TESTS_FOLDER"], 0o711)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        # Not strict: a server that was just killed may still be writing there.
+        shutil.rmtree(os.environ["TESTS_FOLDER"], ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """One of the processes that run the tests (pytest-xdist) ended; an error says that it was not told to."""
+    if error is not None:
+        node.config.stash[_CRASHED] = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """After crashes the rest may not have been run, so `--last-failed` has to run everything."""
+    if session.config.stash.get(_CRASHED, False) and session.config.pluginmanager.hasplugin("cacheprovider"):
+        session.config.cache.set("cache/lastfailed", {})
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

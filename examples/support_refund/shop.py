@@ -1,4 +1,4 @@
-"""The shop behind the example: three invoices, and refunds that happen once whatever is sent twice.
+"""The shop behind the example: four invoices, and refunds that happen once whatever is sent twice.
 
 It owns one SQLite file. `Idempotency-Key` is the identity of a refund: its repeats get the first refund.
 `Jobgate-Epoch` orders the senders: whoever comes with a lower one than was seen for the key is refused.
@@ -34,6 +34,7 @@ INVOICES = (
     ("inv_17", "EUR", 4900, 6100, "Four seats were billed after they had been removed, 1200 cents over the plan."),
     ("inv_18", "EUR", 4900, 4900, "The charges match the plan."),
     ("inv_19", "EUR", 4900, 4980, "A reminder fee was billed by mistake, 80 cents over the plan."),
+    ("inv_20", "EUR", 4900, 7400, "An upgrade was billed twice, 2500 cents over the plan."),
 )
 
 

@@ -101,6 +101,7 @@ class CallGateway:
             step=asked.step,
             call=asked.call,
             asked_attempt=asked.attempt,
+            model_connection=snapshot.deployment.model_connection,
         )
 
     def _intent(self, prepared: Prepared, asked: ToolInput) -> Intent:

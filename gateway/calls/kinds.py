@@ -17,7 +17,7 @@ from gateway.calls.attempts import Attempt
 from gateway.calls.egress import BeforeBytes
 from gateway.calls.http_tool import ToolOutcome
 from gateway.credentials import Scrubber, resolve_credential
-from gateway.deployments import Connection
+from gateway.deployments import Connection, ModelConnection
 from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
 from gateway.telemetry import traceparent
@@ -62,6 +62,8 @@ class Prepared(Proposed):
     step: int
     call: int
     asked_attempt: int
+    model_connection: ModelConnection | None = None
+    """The deployment's."""
 
 
 @dataclass(frozen=True, slots=True)

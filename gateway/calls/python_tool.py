@@ -3,6 +3,7 @@
 `function(arguments, context)` is given JSON and returns JSON; a plain function runs in a thread of its own. Such code
 sees the worker's environment, so the job's principal needs a grant that names `tools:python`, judged when the call is
 planned and again right before it runs. What it raises is told by a fixed sentence: its text stays here.
+What it logs is scrubbed as its result is; what it prints is not.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from gateway.credentials import Scrubber, Secret, resolve_credential
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
 from gateway.ledger.receipts import ReceiptRow
+from gateway.logtexts import scrubbed
 from gateway.telemetry import log
 from workflows.contract.errors import StepCode, StepError
 from workflows.contract.ids import EffectId, JobId
@@ -86,10 +88,10 @@ class PythonCalls:
         return exchange
 
     def _scrubber(self, prepared: Prepared) -> Scrubber:
-        """Finds the credentials of the deployment's connections, which such code could have read."""
+        """Finds the credentials of the deployment's connections, its model's too: such code could have read them."""
         workspace, secrets = prepared.receipt.workspace, list[Secret]()
-        for connection in prepared.connections.values():
-            if connection.credential is not None:
+        for connection in (*prepared.connections.values(), prepared.model_connection):
+            if connection is not None and connection.credential is not None:
                 ref, url = connection.credential.ref, connection.base_url
                 with contextlib.suppress(StepError):  # what has no value here was not read here
                     secrets.append(resolve_credential(self._credentials, ref, workspace=workspace, base_url=url))
@@ -109,7 +111,7 @@ async def _run(
     effect, arguments, time_s = prepared.effect, copy.deepcopy(dict(prepared.args)), prepared.time_s
     try:
         async with asyncio.timeout(time_s):
-            value = await asyncio.wrap_future(_in_thread(function, arguments, context, time_s))
+            value = await asyncio.wrap_future(_in_thread(function, arguments, context, time_s, scrubber))
     except TimeoutError:
         reason = TIMED_OUT
     except Exception as error:  # noqa: BLE001  # other people's code may raise anything, and say anything
@@ -123,7 +125,7 @@ async def _run(
 
 
 def _in_thread(
-    function: Callable[..., Any], arguments: dict[str, Any], context: ToolContext, time_s: float
+    function: Callable[..., Any], arguments: dict[str, Any], context: ToolContext, time_s: float, scrubber: Scrubber
 ) -> Future[Any]:
     """A daemon thread of its own, with a loop of its own for a coroutine: a call that never ends, or never awaits,
     holds up neither others nor the end of the process."""
@@ -136,9 +138,10 @@ def _in_thread(
     def run() -> None:
         value, failure = None, None
         try:
-            value = function(arguments, context)
-            if inspect.isawaitable(value):
-                value = asyncio.run(limited(value))
+            with scrubbed(scrubber.scrub_text):
+                value = function(arguments, context)
+                if inspect.isawaitable(value):
+                    value = asyncio.run(limited(value))
         except Exception as error:  # noqa: BLE001  # told by the type alone
             failure = error
         except BaseException as error:  # noqa: BLE001  # SystemExit and the like end this thread, not the worker

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from gateway.authority import Action, granted
 from gateway.authority import Denied as Ungranted
 from gateway.calls.attempts import Attempt
+from gateway.deciders import may_still_decide
 from gateway.ledger import effects
 from gateway.ledger.authorities import AuthorityRow, find_authority, renew_authority
 from gateway.ledger.decisions import find_decision
@@ -25,7 +26,7 @@ from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
 from gateway.ledger.spending import Spent, record_spent
 from gateway.ledger.stops import find_stop
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import Digest, PrincipalId, RequestId
+from workflows.contract.ids import Digest, RequestId
 from workflows.contract.job import PHASES, Phase
 from workflows.policy.eligibility import lower
 
@@ -120,7 +121,7 @@ def decided(
     if decision is None or decision.decision != "approve" or decision.action_digest != action:
         return Denied(StepCode.REJECTED, "No approval covers this call.")
     for person in decision.decided_by:
-        if not may_decide(conn, job, person, now):
+        if not may_still_decide(conn, job.workspace, person, job.plugin, decision.decided_at, now):
             return Denied(StepCode.AUTHORITY_REVOKED, "Somebody who approved this call may not decide any more.")
     return None
 
@@ -142,12 +143,6 @@ def spent_on_call(receipt: ReceiptRow, step: int, call: int, attempt: int, now: 
         estimated=False,
         at=now,
     )
-
-
-def may_decide(conn: Connection, job: ReceiptRow, person: PrincipalId, now: datetime) -> bool:
-    """Whether this person's grants still let them decide about jobs of this plugin."""
-    grants = grants_of(conn, job.workspace, person, now)
-    return not isinstance(granted(grants, Action.JOBS_DECIDE, job.plugin, now), Ungranted)
 
 
 def permit(

@@ -55,7 +55,14 @@ _add(app, "demo", RUN, demo.demo, "jobgate demo", "jobgate demo --keep")
 _add(app, "dev", RUN, processes.dev, "jobgate dev", "jobgate dev --data /tmp/try --api-port 0")
 _add(app, "api", RUN, processes.api, "jobgate api", "jobgate api --data /tmp/try")
 _add(app, "worker", RUN, processes.worker, "jobgate worker", "jobgate worker --lane default")
-_add(app, "setup", RUN, processes.setup, "TEMPORAL_ADDRESS=temporal:7233 jobgate setup")
+_add(
+    app,
+    "setup",
+    RUN,
+    processes.setup,
+    "TEMPORAL_ADDRESS=temporal:7233 jobgate setup",
+    "jobgate setup --workspace acme --admin dana",
+)
 _add(
     app,
     "token",

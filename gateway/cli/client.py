@@ -79,9 +79,10 @@ class Frame:
 class Gateway:
     """The API as one principal sees it. Where it is and which token it takes is looked up again on every `renew`."""
 
-    def __init__(self, data: Path | None, role: Role, groups: Sequence[str] = ()) -> None:
+    def __init__(self, data: Path | None, principal: str, groups: Sequence[str] = ()) -> None:
+        """`principal` and `groups` matter in development only, where the token is signed here."""
         self._data = data
-        self._role: Role = role
+        self._principal = principal
         self.groups = tuple(groups)
         self.renew()
 
@@ -91,7 +92,7 @@ class Gateway:
         self.url = self.settings.url or ""
         if not self.url:
             raise Unreachable(f"no `jobgate dev` runs on {self.settings.data}, and JOBGATE_URL is not set")
-        self.token, self.caller = _credential(self.settings, self._role, self.groups)
+        self.token, self.caller = _credential(self.settings, self._principal, self.groups)
         self._http = httpx2.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.token}"} if self.token else {},
@@ -187,7 +188,7 @@ def _frames(response: httpx2.Response) -> Iterator[Frame]:
             yield Frame(frame.id, json.loads(frame.data))
 
 
-def _credential(settings: Settings, role: Role, groups: Sequence[str]) -> tuple[str | None, str]:
+def _credential(settings: Settings, principal: str, groups: Sequence[str]) -> tuple[str | None, str]:
     """The bearer token and, in words, whose it is."""
     if settings.token is not None:
         return settings.token.get_secret_value(), "the principal of JOBGATE_TOKEN"
@@ -200,5 +201,5 @@ def _credential(settings: Settings, role: Role, groups: Sequence[str]) -> tuple[
     from workflows.contract.ids import PrincipalId
 
     key = DevelopmentKey.load(settings.data)
-    token = key.mint(PrincipalId(role), DEMO, groups=groups, issuer=settings.issuer, audience=settings.audience)
-    return token, f"{role} of workspace {DEMO} (development token)"
+    token = key.mint(PrincipalId(principal), DEMO, groups=groups, issuer=settings.issuer, audience=settings.audience)
+    return token, f"{principal} of workspace {DEMO} (development token)"

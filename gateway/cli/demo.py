@@ -7,7 +7,6 @@ answers of the API or the engine, and it exits 0 only when all of them hold.
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +14,10 @@ import httpx2
 import typer
 
 from gateway.cli import render
-from gateway.cli.approvals import show_request
 from gateway.cli.client import Gateway, Json, Rejected, Reply, Unreachable, job_path
-from gateway.cli.operators import bundle_files, read_deployment
+from gateway.cli.example import CHANGES, PLUGIN, REFUND_TOOL, VERSION, load_example, post_job
 from gateway.cli.options import JsonOutput, Verbose
+from gateway.cli.people import People
 from gateway.cli.proof import Story, conclude
 from gateway.cli.render import Voice
 from gateway.cli.stage import stage
@@ -27,8 +26,7 @@ from gateway.settings import DevFile
 
 DEMO = "demo"
 """The workspace that a development stack seeds."""
-PLUGIN, VERSION, INVOICE, CENTS = "support-refund", "1.0.0", "inv_17", 1200
-REFUND_TOOL = "refunds.create"
+INVOICE, CENTS = "inv_17", 1200
 PHASE_REASON = "the demo opens the gate"
 
 
@@ -43,7 +41,8 @@ def demo(
     """Show the whole story: one real job on a real Temporal server, in a throw-away folder.
 
     The example shop refunds an overage: published, refused while its gate is closed, promoted, submitted, stopped for
-    a person, approved, done. It proves from the shop's own table what ran and what did not, and leaves nothing behind.
+    two people, approved by both, done. A second job ends when the grant it runs on is revoked. It proves from the
+    shop's own table what ran and what did not, and leaves nothing behind.
     """
     if data is not None and data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise typer.BadParameter(f"{data} is not an empty folder", param_hint="--data")
@@ -70,25 +69,29 @@ def _play(story: Story) -> str:
     story.voice.say(f"Jobgate demo, in {story.stage.folder}", "bold")
     with live_line(story.voice, "starting"):
         shop = story.stage.start_shop()
-        story.tell(f"the shop serves on {shop}: three invoices, no refund yet")
+        story.tell(f"the shop serves on {shop}: four invoices, no refund yet")
         running = story.stage.start_dev()
         story.tell(f"Temporal, a worker and the API serve: {running.api_url}, UI {running.temporal_ui_url}")
     operator, app = Gateway(story.stage.data, "operator"), Gateway(story.stage.data, "app")
     _publish(story, operator, shop)
     _be_refused(story, app)
+    people = People(story, app, operator)
     _open_gate(story, operator)
+    people.grant()
     receipt = _submit(story, app)
     story.tell(f"in the Temporal UI: {running.temporal_ui_url}/{_engine_path(story, running)}")
-    _run(story, app)
+    _run(story, app, people)
     _read_the_end(story, app, receipt)
+    people.revoke()
     return _look_into_engine(story, running)
 
 
 def _publish(story: Story, operator: Gateway, shop: str) -> None:
     story.chapter("1  An operator publishes, deploys and releases the plugin")
-    with as_file(files("examples.support_refund")) as folder:
-        made = operator.post("/v1/plugins", {"files": bundle_files(folder)}).json
-        deployment = read_deployment(folder / "deployment.yaml")
+    bundle, deployment = load_example()
+    changed = ", ".join(f"{before} → {after}" for before, after in CHANGES.items())
+    story.tell(f"examples/support_refund, changed for two people: {changed}")
+    made = operator.post("/v1/plugins", {"files": bundle}).json
     story.tell(f"published {made['name']} {made['version']}, {made['digest'][:19]}…")
     deployment["connections"]["shop"]["base_url"] = shop
     operator.put(f"/v1/plugins/{PLUGIN}/deployment", deployment)
@@ -100,7 +103,7 @@ def _publish(story: Story, operator: Gateway, shop: str) -> None:
 def _be_refused(story: Story, app: Gateway) -> None:
     story.chapter("2  A service submits while the gate is closed")
     try:
-        answer = _post_job(app, story.key)
+        answer = post_job(app, story.key, INVOICE)
     except Rejected as refusal:
         answer = refusal.reply
     document = answer.json
@@ -115,7 +118,7 @@ def _be_refused(story: Story, app: Gateway) -> None:
 
 
 def _open_gate(story: Story, operator: Gateway) -> None:
-    story.chapter("3  An operator opens the gate, on record")
+    story.chapter("3  An operator opens the gate and says who may decide, on record")
     asked = {"to": "live", "break_glass": {"reason": PHASE_REASON}}
     made = operator.post(f"/v1/plugins/{PLUGIN}/versions/{VERSION}/promotions", asked).json
     story.tell(f'promoted {VERSION} to {made["phase"]} by break-glass, reason "{PHASE_REASON}"')
@@ -124,46 +127,32 @@ def _open_gate(story: Story, operator: Gateway) -> None:
 def _submit(story: Story, app: Gateway) -> Reply:
     story.chapter("4  The same submission again, with the same key: accepted, and it runs")
     sent = time.monotonic()
-    receipt = _post_job(app, story.key)
+    receipt = post_job(app, story.key, INVOICE)
     took = (time.monotonic() - sent) * 1000
     story.tell(f"HTTP {receipt.status} in {took:.0f} ms: job {story.key}, deadline {receipt.json['deadline']}")
     story.check("accepted with a receipt", receipt.status == 202, f"HTTP {receipt.status} in {took:.0f} ms")
     return receipt
 
 
-def _run(story: Story, app: Gateway) -> None:
-    """Shows the events as they come; where the job stops for a person, the person comes."""
+def _run(story: Story, app: Gateway, people: People) -> None:
+    """Shows the events as they come; where the job stops for people, they come one after the other."""
+    request = ""
     with _watching(story, app) as (events, line):
         for event in events:
             show_event(story.voice, event)
             story.events.append(event)
             line.update(str(event["message"]))
             if event["type"] == "request.opened":
-                _decide(story, app, str(event["data"]["request_id"]))
+                request = str(event["data"]["request_id"])
+                people.vote_first(request)
+            elif event["type"] == "request.voted" and event["data"]["votes"] == 1:
+                people.vote_second(request)
 
 
 @contextmanager
 def _watching(story: Story, app: Gateway) -> Generator[tuple[Iterator[Json], Line]]:
-    quiet = Voice(verbose=story.voice.verbose)
     with live_line(story.voice, "watching") as line:
-        yield follow(app, quiet, story.key), line
-
-
-def _decide(story: Story, app: Gateway, request: str) -> None:
-    waiting = _until_waiting(app, story.key)
-    tools = [event["data"].get("tool") for event in story.events if event["type"] == "tool.started"]
-    story.check("before the decision: the job waits", waiting == "waiting_for_human", waiting)
-    story.check("before the decision: calls of tools", tools == ["invoices.get"], ", ".join(map(str, tools)) or "none")
-    story.check("before the decision: refunds in the shop", not story.stage.refunds, len(story.stage.refunds))
-    story.chapter("5  What the approver sees, a member of finance and not the submitter")
-    approver = Gateway(story.stage.data, "approver", ["finance"])
-    path = f"{job_path(story.key)}/requests/{request}"
-    asked = approver.get(path).json
-    show_request(story.voice, asked)
-    verdict = {"decision": "approve", "action_digest": asked["action_digest"], "reason": "the overage is real"}
-    approver.post(f"{path}/decision", verdict)
-    story.tell("approved: this digest, once", "yellow")
-    story.voice.say()
+        yield follow(app, story.quiet, story.key), line
 
 
 def _read_the_end(story: Story, app: Gateway, receipt: Reply) -> None:
@@ -176,7 +165,7 @@ def _read_the_end(story: Story, app: Gateway, receipt: Reply) -> None:
     seqs = [event["seq"] for event in story.events]
     story.check("events: gap-free from 1", seqs == list(range(1, len(seqs) + 1)), f"{len(seqs)} seen live")
     _compare_with_shop(story)
-    again = _post_job(app, story.key)
+    again = post_job(app, story.key, INVOICE)
     same = again.text == receipt.text and again.headers.get("Idempotent-Replayed") == "true"
     once = len(story.stage.refunds) == 1
     found = f"HTTP {again.status}, {'the first receipt to the byte' if same else 'another receipt'}"
@@ -185,7 +174,7 @@ def _read_the_end(story: Story, app: Gateway, receipt: Reply) -> None:
 
 def _compare_with_shop(story: Story) -> None:
     made = story.stage.refunds
-    story.check("refunds in the shop", len(made) == 1, len(made))
+    story.check("after both votes: refunds in the shop", len(made) == 1, len(made))
     facts = [(refund.invoice, refund.amount_cents) for refund in made]
     story.check(
         "what was refunded", facts == [(INVOICE, CENTS)], "; ".join(f"{inv} {cents} cents" for inv, cents in facts)
@@ -218,25 +207,11 @@ def _engine_path(story: Story, running: DevFile) -> str:
     return f"namespaces/{running.namespace}/workflows/{DEMO}.{story.key}"
 
 
-def _post_job(app: Gateway, key: str) -> Reply:
-    return app.post("/v1/jobs", {"plugin": PLUGIN, "input": {"invoice": INVOICE}}, {"Idempotency-Key": key})
-
-
 def _status_of(app: Gateway, key: str) -> int:
     try:
         return app.get(job_path(key)).status
     except Rejected as refusal:
         return refusal.reply.status
-
-
-def _until_waiting(app: Gateway, key: str) -> str:
-    """The job's status, as soon as it waits for a person or after 5 s."""
-    ends = time.monotonic() + 5
-    while True:
-        status = str(app.get(job_path(key)).json["status"])
-        if status == "waiting_for_human" or time.monotonic() > ends:
-            return status
-        time.sleep(0.05)
 
 
 def _credential(deployment: Json) -> str:

@@ -16,6 +16,7 @@ import typer
 from gateway.cli.options import DataDir, JsonOutput
 from gateway.cli.render import Voice
 from gateway.settings import load_settings, read_dev_file
+from workflows.contract.ids import PRINCIPAL, WORKSPACE, PrincipalId, Workspace
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")]
 
@@ -64,12 +65,30 @@ def worker(
     _become("activities.worker", data, JOBGATE_LANE=lane)
 
 
-def setup(data: DataDir = None, json_output: JsonOutput = False) -> int:
-    """Prepare a Temporal namespace and the ledger: search attributes, schema. Safe to repeat."""
+def setup(
+    workspace: Annotated[
+        str | None, typer.Option("--workspace", metavar="NAME", help="Also make this workspace; needs --admin.")
+    ] = None,
+    admin: Annotated[
+        str | None,
+        typer.Option("--admin", metavar="PRINCIPAL", help="Who gets every action but jobs:decide in that workspace."),
+    ] = None,
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+) -> int:
+    """Prepare a Temporal namespace (search attributes) and the ledger (schema). Safe to repeat, once per upgrade.
+
+    Outside development nobody may do anything at first: --workspace and --admin make a workspace and an admin, who
+    gives everybody else their grants. Repeated, they change nothing; a grant that was revoked stays so.
+    """
     import asyncio
 
+    from gateway.setup import First
     from gateway.setup import setup as prepare
 
+    if (workspace is None) != (admin is None):
+        raise typer.BadParameter("--workspace and --admin go together", param_hint="--workspace")
+    first = None if workspace is None or admin is None else First(_workspace(workspace), _principal(admin, "--admin"))
     voice = Voice(json_output)
     done: list[str] = []
 
@@ -77,7 +96,7 @@ def setup(data: DataDir = None, json_output: JsonOutput = False) -> int:
         done.append(line)
         voice.say(line)
 
-    asyncio.run(prepare(load_settings(data=data), say))
+    asyncio.run(prepare(load_settings(data=data), say, first))
     voice.document(json.dumps({"done": done}))
     return 0
 
@@ -95,16 +114,12 @@ def token(
 ) -> int:
     """Print a development token, signed with the data folder's own key; worthless anywhere else."""
     from gateway.tokens import DevelopmentKey
-    from workflows.contract.ids import PRINCIPAL, WORKSPACE, PrincipalId, Workspace
 
-    if not PRINCIPAL.fullmatch(principal):
-        raise typer.BadParameter("a principal is 1 to 120 of A-Z a-z 0-9 . _ : @ / + -", param_hint="PRINCIPAL")
-    if not WORKSPACE.fullmatch(workspace):
-        raise typer.BadParameter("a workspace is 1 to 40 of a-z 0-9 -", param_hint="--workspace")
+    subject, tenant = _principal(principal, "PRINCIPAL"), _workspace(workspace)
     settings = load_settings(data=data)
     minted = DevelopmentKey.load(settings.data).mint(
-        PrincipalId(principal),
-        Workspace(workspace),
+        subject,
+        tenant,
         scopes=scope or None,
         groups=group or (),
         ttl=timedelta(seconds=ttl),
@@ -115,6 +130,18 @@ def token(
     voice.say(minted)
     voice.document(json.dumps({"token": minted}))
     return 0
+
+
+def _principal(name: str, hint: str) -> PrincipalId:
+    if not PRINCIPAL.fullmatch(name):
+        raise typer.BadParameter("a principal is 1 to 120 of A-Z a-z 0-9 . _ : @ / + -", param_hint=hint)
+    return PrincipalId(name)
+
+
+def _workspace(name: str) -> Workspace:
+    if not WORKSPACE.fullmatch(name):
+        raise typer.BadParameter("a workspace is 1 to 40 of a-z 0-9 -", param_hint="--workspace")
+    return Workspace(name)
 
 
 def _become(module: str, data: Path | None, **environment: str | None) -> NoReturn:

@@ -37,6 +37,11 @@ class Story:
     key: str = field(default_factory=lambda: f"refund-inv_17-{time.strftime('%H%M%S')}")
 
     @property
+    def quiet(self) -> Voice:
+        """For what is told in other words."""
+        return Voice(verbose=self.voice.verbose)
+
+    @property
     def elapsed(self) -> float:
         return time.monotonic() - self.began
 

@@ -35,6 +35,7 @@ NEXT: Mapping[str, str] = MappingProxyType(
         "awaiting_promotion": GATE,
         "release_missing": "An operator releases a version: jobgate release set PLUGIN VERSION.",
         "deployment_missing": "An operator deploys it: jobgate deploy deployment.yaml.",
+        "version_withdrawn": "An operator releases another version: jobgate release set PLUGIN VERSION.",
         "idempotency-key-reused": "Choose another --key, or send the first content again for its receipt.",
         "admission-unknown": "Ask again with the same key: it answers with the one job there is.",
         "not-an-approver": "A member of the request's groups decides; in development: add --group GROUP.",
@@ -45,6 +46,10 @@ NEXT: Mapping[str, str] = MappingProxyType(
         "job-expired": "Its record has passed the retention; the receipt is all that is left.",
     }
 )
+
+
+QUOTED_CHOICE = "'approve|reject'"
+"""In quotes, so that the line pasted as it is decides nothing: unquoted, a shell would run `approve` into a pipe."""
 
 
 def shown(text: str) -> str:
@@ -217,5 +222,8 @@ def pending(voice: Voice, job: str, request: Json) -> None:
 
 def decide_hint(job: str, request: str, kind: str) -> str:
     """The command that decides a request of this kind."""
-    verbs = {"question": "answer --answer TEXT", "reconciliation": "settle --answer happened|did_not_happen|stop"}
-    return f"    jobgate decide {job} {request} {verbs.get(kind, 'approve|reject')}"
+    verbs = {
+        "question": "answer --answer TEXT",
+        "reconciliation": "settle --answer 'happened|did_not_happen|stop'",
+    }
+    return f"    jobgate decide {job} {request} {verbs.get(kind, QUOTED_CHOICE)}"

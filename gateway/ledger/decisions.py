@@ -129,7 +129,7 @@ def cast_vote(
     quorum: int,
     answer: Any = None,
     shown: Mapping[str, Any] | None = None,
-    may_decide: Callable[[PrincipalId], bool] = lambda _: True,
+    may_decide: Callable[[VoteRow], bool] = lambda _: True,
 ) -> VoteResult:
     """Records the vote, and the verdict when it is reached: `quorum` distinct people for approve, one for the rest.
 
@@ -150,12 +150,12 @@ def cast_vote(
     if authority is not None and authority.revoked_at is not None:
         return AuthorityGone()
     if mine is not None and not _same(mine, vote):
-        return VoteStands(mine, sum(one.decision == "approve" and may_decide(one.principal) for one in cast))
+        return VoteStands(mine, sum(one.decision == "approve" and may_decide(one) for one in cast))
     if mine is None:
         conn.execute(_CAST, vars(vote))
         _record(conn, vote, "request.voted")
         cast = [*cast, vote]
-    agreed = [other for other in cast if _same(other, vote) and may_decide(other.principal)]
+    agreed = [other for other in cast if _same(other, vote) and may_decide(other)]
     if vote.decision == "approve" and len(agreed) < quorum:
         return Counted(len(agreed), quorum)
     decision = _decide(conn, vote, agreed, answer, shown)

@@ -98,9 +98,11 @@ async def test_streams_that_were_dropped_leave_nothing(stack: Stack, operator: C
     job, _ = await waiting_job(app, await waiting_plugin(stack, operator))
     for _ in range(3):
         opened = [asyncio.create_task(app.streamed(job)) for _ in range(20)]
-        await asyncio.sleep(0)
         async with app.stream(job) as events:
             await anext(events)
+            async with asyncio.timeout(20):
+                while await gauge(operator, "jobgate_stream_readers") < len(opened) + 1:
+                    await asyncio.sleep(0.05)
         for task in opened:
             task.cancel()
         await asyncio.gather(*opened, return_exceptions=True)
@@ -146,24 +148,32 @@ async def test_a_stream_is_resumed_at_another_process(fresh_stack: FreshStack) -
     stack = await fresh_stack(apis=2)
     app, other = stack.client("app"), stack.client("app", api=1)
     job, request = await waiting_job(app, await waiting_plugin(stack, stack.client("operator")))
-    first: list[StreamEvent] = []
-    stopping: asyncio.Task[int | None] | None = None
-    reading = [asyncio.create_task(app.streamed(job)) for _ in range(20)]
-    async with app.stream(job) as events:
-        async for frame in events:
-            first.append(frame)
-            if frame.type == "request.opened":
-                stopping = asyncio.create_task(asyncio.to_thread(stack.apis[0].stop))
-    assert stopping is not None
-    assert await stopping == 0
-    for frames in await asyncio.gather(*reading):
-        assert frames == first
+    read: list[list[StreamEvent]] = [[] for _ in range(21)]
+    caught_up = asyncio.Semaphore(0)
+
+    async def reader(frames: list[StreamEvent]) -> None:
+        async with app.stream(job) as events:
+            async for frame in events:
+                frames.append(frame)
+                if frame.type == "request.opened":
+                    caught_up.release()
+
+    reading = [asyncio.create_task(reader(frames)) for frames in read]
+    # All have what there is: where no stream is open yet, a process that ends just closes the connection.
+    async with asyncio.timeout(60):
+        for _ in read:
+            await caught_up.acquire()
+    first = read[0]
+    assert await asyncio.to_thread(stack.apis[0].stop) == 0
+    await asyncio.gather(*reading)
+    assert all(frames == first for frames in read)
     rest = asyncio.create_task(other.streamed(job, last_event_id=first[-1].id))
     assert (await stack.client("approver", api=1).decide(job, request, "approve")).status_code == 200
     frames = first + await rest
     assert [frame.event for frame in frames] == await other.events(job)
 
 
+@pytest.mark.alone
 async def test_events_arrive_soon(stack: Stack, operator: Client, app: Client, approver: Client) -> None:
     job, request = await waiting_job(app, await waiting_plugin(stack, operator))
     async with app.stream(job, after=(await app.status(job))["next_cursor"]) as events:

@@ -14,6 +14,7 @@ from gateway.ledger.grants import NewGrant, insert_grant
 from tests.rig.doorstep import APP, DEMO, Doorstep
 from tests.rig.mcp_log import CALL, McpLog
 from tests.rig.plugins import ALLOW_ALL, CREDENTIAL, call, final, turn
+from tests.rig.python_tools import distribution
 from tests.rig.stack import SECRETS, Stack
 from tests.rig.waiting import wait_until
 from workflows.contract.errors import FailureCode
@@ -73,12 +74,8 @@ class Ground:
 async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Ground]:
     """A stack whose worker has a distribution with Python tools on its path."""
     folder = tmp_path_factory.mktemp("kinds")
-    (folder / "rig_kinds.py").write_text(SOURCE)
-    info = folder / "rig_kinds-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rig-kinds\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[jobgate.tools]\nrig = rig_kinds:run\n")
-    stack, mcp = Stack(folder / "stack", settings={"PYTHONPATH": str(folder)}), McpLog(folder / "mcp")
+    found = distribution(folder, "rig", SOURCE)
+    stack, mcp = Stack(folder / "stack", settings=found), McpLog(folder / "mcp")
     try:
         mcp.start()
         await stack.start()

@@ -204,6 +204,7 @@ async def test_a_foreign_request_of_an_own_job_is_an_unknown_one(
         assert shape(foreign) == shape(unknown)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("operation_id", ["getJob", "getRequest", "getSession", "decide", "cancelJob", "inspectJob"])
 async def test_a_foreign_id_takes_as_long_as_an_unknown_one(
     stack: Stack, operations: list[Operation], ids: Ids, operation_id: str
@@ -220,6 +221,7 @@ async def test_a_foreign_id_takes_as_long_as_an_unknown_one(
         assert len(ratios) < TRIES, f"{operation}: {ratios}"
 
 
+@pytest.mark.alone
 async def test_the_measure_sees_one_question_to_the_engine(stack: Stack, ids: Ids) -> None:
     """The mutant of the one above: a read that asks a worker stands out from one that does not."""
     boss = stack.client("walls-boss", workspace=WORKSPACE)

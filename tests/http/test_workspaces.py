@@ -1,5 +1,9 @@
 """Workspaces: who may make one, what its admin gets, and that nothing of one is seen from another."""
 
+import asyncio
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -12,6 +16,7 @@ from tests.rig.client import Client, Json, fresh_key
 from tests.rig.plugins import fresh_name
 from tests.rig.stack import Stack
 
+JOBGATE = Path(sys.executable).with_name("jobgate")
 SAME = ("type", "title", "status", "detail", "code", "retryable")
 
 
@@ -35,6 +40,24 @@ async def test_the_admin_may_do_everything_there_but_decide(stack: Stack, operat
     # The same name elsewhere is another principal: it has nothing here, and nothing there.
     refused(await stack.client("root").http.get("/v1/grants"), 403, "not-permitted")
     refused(await stack.client("operator", workspace=name).http.get("/v1/grants"), 403, "not-permitted")
+
+
+async def test_setup_makes_a_first_admin_where_nobody_may_grant_anything(stack: Stack) -> None:
+    name = fresh_name("ws")
+    root, stranger = stack.client("root", workspace=name), stack.client("stranger", workspace=name)
+    refused(await root.http.get("/v1/grants"), 403, "not-permitted")
+    for said in ("root is granted every action but jobs:decide", "root has every action but jobs:decide"):
+        arguments = ("setup", "--workspace", name, "--admin", "root")
+        process = await asyncio.create_subprocess_exec(
+            JOBGATE, *arguments, env={**os.environ, **stack.environment}, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+        assert process.returncode == 0
+        assert out.decode().splitlines()[-1] == f"workspace {name}: {said}"
+    given = {"principal": "svc", "actions": ["jobs:submit"], "plugins": ["*"]}
+    await root.post("/v1/grants", given, expect=201)
+    refused(await root.http.post("/v1/workspaces", json={"name": name, "admin": "x"}), 409, "workspace-exists")
+    refused(await stranger.http.get("/v1/grants"), 403, "not-permitted")
 
 
 @pytest.mark.parametrize("name", ["demo", "taken"])

@@ -1,25 +1,23 @@
 """A story in which everybody throws secrets back: tools in every place and spelling, a model, and callers by mistake.
 
-It runs jobs to every kind of end and reads all there is to read; what was left is for `test_leaks.py` to search.
+It runs jobs to every kind of end; what was left is for `test_leaks.py` to search.
 """
 
 import base64
 import json
-from typing import Any
 from urllib.parse import quote
 
 from tests.recovery.grounds import READS_RUN_WRITES_ASK, published
-from tests.recovery.needles import Ear
-from tests.rig.client import Client, fresh_key
+from tests.rig.client import Client
 from tests.rig.effect_log import Answer, Behaviour
-from tests.rig.model_server import Completion, Failure, ModelServer
-from tests.rig.plugins import call, final, fresh_name, publish_plugin, tool, turn
+from tests.rig.model_server import Completion, Failure, ModelServer, ToolCall
+from tests.rig.plugins import ALLOW_ALL, call, final, fresh_name, publish_plugin, tool, turn
+from tests.rig.plugins import CREDENTIAL as TOOLS_CREDENTIAL
 from tests.rig.stack import Stack
+from tests.rig.waiting import wait_until
 
 CREDENTIAL = 'canary/tool+4b1d&"q"=='
 MODEL_KEY = "canary-model-c81e77"
-MISPLACED = "canary-misplaced-55e0"
-"""A secret that its owner sends where none belongs: in a path, a query, a body, a header."""
 
 BEARER = f"Bearer {CREDENTIAL}"
 SAYS_IT: dict[str, list[Behaviour]] = {
@@ -75,65 +73,58 @@ async def story(stack: Stack, app: Client, approver: Client) -> list[str]:
     await app.cancel(waiting)
     ends = {job: (await app.until_ended(job, 60))["status"] for job in (*jobs, canceled, waiting)}
     assert list(ends.values()) == ["succeeded", "succeeded", "succeeded", "failed", "canceled", "canceled"], ends
-    assert all(sent.header("authorization") == BEARER for sent in stack.effects.calls())
+    assert all(sent.header("authorization") == BEARER for name in SAYS_IT for sent in stack.effects.calls(name))
     return list(ends)
 
 
-async def model_story(stack: Stack, operator: Client, app: Client, model: ModelServer) -> list[str]:
-    """A model that answers with its key, and one that fails with it."""
+async def model_story(stack: Stack, operator: Client, app: Client, model: ModelServer, session: str) -> list[str]:
+    """A session whose model answers with its key, calls a tool with it, and fails with it."""
     name = fresh_name("model")
     credential = {"ref": "env:MODEL_KEY"}
-    connection = {"base_url": model.base_url, "allow_private": True, "credential": credential}
-    deployment = {"model": "openai-chat:test-model", "model_connection": connection}
-    await publish_plugin(operator, name, [final()], deployment=deployment)
-    model.script(Completion(text=f"Your key is {MODEL_KEY}."))
-    said = await app.accepted(name)
-    assert (await app.until_ended(said, 30))["status"] == "succeeded"
-    model.script(Failure(401, message=f"Incorrect API key provided: {MODEL_KEY}"))
-    failed = await app.accepted(name)
-    assert (await app.until_ended(failed, 30))["failure"]["code"] == "model_failed"
-    assert all(request.authorized for request in model.requests)
-    return [said, failed]
-
-
-def mistakes() -> list[tuple[int, str, str, dict[str, Any]]]:
-    """Secrets where none belongs, each with the status of its refusal."""
-    key, json_type = {"Idempotency-Key": fresh_key()}, {"Content-Type": "application/json"}
-    body: dict[str, Any] = {"plugin": "p", "input": {}}
-    return [
-        (422, "POST", "/v1/jobs", {"json": {**body, MISPLACED: 1}, "headers": key}),
-        (422, "POST", "/v1/jobs", {"content": f'{{"{MISPLACED}', "headers": {**key, **json_type}}),
-        (415, "POST", "/v1/jobs", {"content": MISPLACED, "headers": {**key, "Content-Type": MISPLACED}}),
-        (400, "POST", "/v1/jobs", {"json": body, "headers": {"Idempotency-Key": f"{MISPLACED} x"}}),
-        (422, "GET", "/v1/jobs", {"params": {"token": MISPLACED}}),
-        (404, "GET", f"/v1/jobs/{MISPLACED}", {}),
-        (404, "GET", f"/{MISPLACED}", {}),
-        (404, "GET", "/v1/jobs/x", {"params": {"after": "0"}, "headers": {"Prefer": MISPLACED}}),
-        (200, "GET", "/livez", {"headers": {"X-Request-Id": f"{MISPLACED} !", "traceparent": MISPLACED}}),
-        (401, "GET", "/v1/jobs", {"headers": {"Authorization": f"Bearer {MISPLACED}"}}),
-        (401, "GET", "/v1/jobs", {"headers": {"Authorization": f"Basic {MISPLACED}"}}),
+    deployment = {
+        "model": "openai-chat:test-model",
+        "model_connection": {"base_url": model.base_url, "allow_private": True, "credential": credential},
+        "connections": {
+            "tools": {"base_url": stack.effects.url, "allow_private": True, "credential": TOOLS_CREDENTIAL}
+        },
+    }
+    tools = [tool("in-args", method="POST")]
+    await publish_plugin(
+        operator,
+        name,
+        [final()],
+        tools=tools,
+        policy=ALLOW_ALL,
+        manifest={"services": ["tools"]},
+        deployment=deployment,
+    )
+    escaped = json.dumps({"note": MODEL_KEY}).replace("canary", "\\u0063anary")
+    calls = [
+        ToolCall("in-args", {"note": MODEL_KEY, MODEL_KEY: [base64.b64encode(MODEL_KEY.encode()).decode()]}),
+        ToolCall("in-args", escaped),
+        ToolCall(MODEL_KEY, {"note": 1}),
     ]
+    model.script(
+        Completion(text=f"Your key is {MODEL_KEY}."),
+        Completion(text=f"Trying {MODEL_KEY}.", calls=calls),
+        Completion(text=f"It was Bearer {MODEL_KEY}."),
+        Failure(401, message=f"Incorrect API key provided: {MODEL_KEY}", headers={"X-Key": MODEL_KEY}),
+    )
+    jobs = list[str]()
+    for code in (None, None, "model_failed"):
+        jobs.append(await app.accepted(name, {"ask": len(jobs)}, session=session))
+        view = await app.until_ended(jobs[-1], 30)
+        assert (view["failure"]["code"] if view["failure"] else None) == code, view
+        await session_is_free(app, session)
+    assert all(request.authorized for request in model.requests)
+    assert len(model.requests) == 4
+    assert len(stack.effects.calls("in-args")) == 2
+    assert not [sent for sent in stack.effects.calls("in-args") if MODEL_KEY.encode() in sent.body]
+    return jobs
 
 
-async def make_mistakes(app: Client, ear: Ear) -> None:
-    for status, method, path, options in mistakes():
-        answer = await app.http.request(method, path, **options)
-        assert answer.status_code == status, (method, path, answer.status_code)
-    # The names that `Ear` gives to answers hold the path; what was sent is no leak.
-    ear.answers[:] = [(name.replace(MISPLACED, "*"), answer) for name, answer in ear.answers]
+async def session_is_free(app: Client, session: str) -> None:
+    async def free() -> bool:
+        return (await app.get(f"/v1/sessions/{session}"))["open_job"] is None
 
-
-async def read_all(app: Client, approver: Client, operator: Client, ear: Ear, jobs: list[str]) -> None:
-    """Every read of every job, so that every answer is heard."""
-    for job in jobs:
-        await app.events(job)
-        await app.http.get(f"/v1/jobs/{job}/result")
-        ear.heard(f"stream of {job}", json.dumps([[one.id, one.type, one.event] for one in await app.streamed(job)]))
-        for event in await app.events(job):
-            if event["type"] == "request.opened":
-                await approver.request(job, event["data"]["request_id"])
-    await app.get("/v1/jobs")
-    await approver.get("/v1/requests")
-    for path in ("/livez", "/readyz"):
-        await app.get(path)
-    assert (await operator.http.get("/metrics")).status_code == 200
+    await wait_until(free, what="the session takes the next job")

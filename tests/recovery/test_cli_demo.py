@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from examples.support_refund import shop
+from gateway.cli.example import CHANGES, PLUGIN, VERSION, load_example
 from gateway.cli.proof import Check, Story, conclude
 from gateway.cli.render import Voice
 from gateway.cli.stage import Stage
@@ -46,8 +49,12 @@ def test_the_demo_proves_every_line_and_leaves_nothing_behind(demo: Demo) -> Non
     told: dict[str, Any] = json.loads(demo.output)
     assert [check["name"] for check in told["checks"] if not check["holds"]] == []
     found = {check["name"]: check["found"] for check in told["checks"]}
-    assert found["before the decision: refunds in the shop"] == "0"
+    assert found["the job's principal approves it"] == "refused, 403 self-approval"
+    assert found["after one vote of two: refunds in the shop"] == "0"
+    assert found["who decided"] == "ana and ben"
     assert found["what was refunded"] == "inv_17 1200 cents"
+    assert found["grant revoked: the waiting job"] == "failed, authority_revoked"
+    assert found["grant revoked: the shop's table"] == "inv_17, as before"
     assert "ref_1" in told["result"]["message"]
     assert told["temporal_ui_url"].endswith(f"/workflows/demo.{told['job_id']}")
     assert told["not_proven"]
@@ -75,6 +82,17 @@ async def test_nothing_outlives_a_killed_demo(demo: Demo) -> None:
     finally:
         demo.kill()
     await wait_until(lambda: not processes_on(demo.temporary), 20, what="its processes are gone")
+
+
+def test_the_demo_changes_the_example_in_two_places_and_not_its_file() -> None:
+    bundle, deployment = load_example()
+    played = yaml.safe_load(bundle["plugin.yaml"])
+    (asked,) = [tool["approval"] for tool in played["tools"] if "approval" in tool]
+    assert (played["version"], asked["quorum"], asked["groups"]) == (VERSION, 2, ["finance"])
+    own = (Path(shop.__file__).parent / "plugin.yaml").read_text(encoding="utf-8")
+    lines = zip(own.splitlines(), bundle["plugin.yaml"].splitlines(), strict=True)
+    assert len([1 for before, after in lines if before != after]) == len(CHANGES)
+    assert deployment["plugin"] == PLUGIN
 
 
 def test_one_check_that_does_not_hold_fails_the_demo_by_name(

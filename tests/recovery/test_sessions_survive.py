@@ -44,23 +44,28 @@ async def test_the_open_job_of_a_session_is_known_without_a_worker(ground: Stack
     assert (await app.get(f"/v1/sessions/{session}"))["open_job"] is None
 
 
-@pytest.mark.parametrize(
-    ("part", "damage"), [("pair", alter), ("file", delete), ("deployment", delete), ("pinned file", alter)]
+DAMAGED: tuple[tuple[str, Damage], ...] = (
+    ("pair", alter),
+    ("file", delete),
+    ("deployment", delete),
+    ("pinned file", alter),
 )
-async def test_a_fresh_worker_takes_over_no_job_whose_snapshot_is_damaged(
-    ground: Stack, part: str, damage: Damage
-) -> None:
-    plugin = await fragile_plugin(ground, ground.client("operator"))
-    app, approver = ground.client(), ground.client("approver")
-    receipt = (await app.submit(plugin)).json()
-    job = receipt["job_id"]
-    [request] = await app.until_request(job, BUSY_S)
+
+
+async def test_a_fresh_worker_takes_over_no_job_whose_snapshot_is_damaged(ground: Stack) -> None:
+    """A part of each job's snapshot is damaged; one worker finds them all."""
+    app, operator, approver = ground.client(), ground.client("operator"), ground.client("approver")
+    receipts = {part: (await app.submit(await fragile_plugin(ground, operator))).json() for part, _ in DAMAGED}
+    jobs: dict[str, str] = {part: receipt["job_id"] for part, receipt in receipts.items()}
+    requests = {part: (await app.until_request(job, BUSY_S))[0] for part, job in jobs.items()}
     kill_workers(ground)
-    damage(Parts(ground, receipt).path(part))
     ground.effects.reset()
-    decided = await approver.decide(job, request, "approve")
-    assert decided.status_code in (200, 202), decided.text
+    for part, damage in DAMAGED:
+        damage(Parts(ground, receipts[part]).path(part))
+        decided = await approver.decide(jobs[part], requests[part], "approve")
+        assert decided.status_code in (200, 202), (part, decided.text)
     await new_worker(ground)
-    view = await app.until_ended(job, BUSY_S)
-    assert (view["status"], view["failure"]["code"]) == ("failed", "snapshot_mismatch")
+    for part, job in jobs.items():
+        view = await app.until_ended(job, BUSY_S)
+        assert (part, view["status"], view["failure"]["code"]) == (part, "failed", "snapshot_mismatch")
     assert ground.effects.calls() == []

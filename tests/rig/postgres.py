@@ -43,7 +43,7 @@ class Postgres(Process):
     """`start()` returns when it serves; `close()` leaves no process and no folder."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="jobgate-postgres-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="jobgate-postgres-", dir=os.environ.get("TESTS_FOLDER")))
         self.port = free_port()
         self._password = secrets.token_hex(16)
         self._data = self.folder / "data"

@@ -5,7 +5,9 @@ It owns their ports, environment and readiness. What a test does to a process it
 """
 
 import asyncio
+import contextlib
 import json
+import random
 import socket
 import sys
 from collections.abc import Iterable, Mapping
@@ -31,6 +33,7 @@ from workflows.contract.ids import PrincipalId, Workspace
 SECRETS: Mapping[str, str] = {"TOOL_TOKEN": "canary-tool-7f3e1c", "SHOP_TOKEN": "canary-shop-90ab42"}
 """Credentials of the test connections; leak tests look for these values everywhere."""
 WORKSPACE = "demo"
+_PORTS = (16_384, 32_768)
 DELETE_AT_ONCE: Mapping[str, bool] = {
     "history.transferProcessorEnsureCloseBeforeDelete": False,
     "history.visibilityProcessorEnsureCloseBeforeDelete": False,
@@ -232,6 +235,8 @@ class Stack:
 
 
 def free_port() -> int:
-    """A port nobody listens on now; the kernel does not hand it out again at once."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """A port nobody listens on now. Below those that the kernel gives to outgoing connections (Linux), of which the
+    tests make so many that one would take it before its process listens, or while that is restarted."""
+    while True:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", random.randrange(*_PORTS))) as listener:
+            return listener.getsockname()[1]

@@ -69,6 +69,22 @@ async def test_somebody_who_may_not_decide_any_more_approves_nothing(ledger: Led
     assert refused.code is StepCode.AUTHORITY_REVOKED
 
 
+@pytest.mark.parametrize(("given_again", "runs"), [(-SECOND, True), (timedelta(0), True), (SECOND, False)])
+async def test_an_approval_is_not_brought_back_by_granting_again(
+    ledger: Ledger, given_again: timedelta, runs: bool
+) -> None:
+    """Another grant that was there before the first one went keeps it."""
+    ann = PrincipalId("ann")
+    await ledger.write(admit)
+    await ledger.write(lambda conn: cast_vote(conn, vote("ann"), quorum=1))
+    await ledger.write(lambda conn: revoke_principal(conn, DEMO, ann, by=OPERATOR, at=LATER))
+    again = grant("g-ann-again", principal=ann, actions=("jobs:decide",), at=LATER + given_again)
+    await ledger.write(lambda conn: insert_grant(conn, again))
+    answer = await ask(ledger, ASKED, now=LATER + 2 * SECOND)
+    assert isinstance(answer, Granted) is runs
+    assert runs or (isinstance(answer, Denied) and answer.code is StepCode.AUTHORITY_REVOKED)
+
+
 async def test_a_withdrawn_version_calls_nothing_more(ledger: Ledger) -> None:
     await ledger.write(admit)
     await ledger.write(lambda conn: withdraw_version(conn, DEMO, REFUND, "1.0.0", reason="bad", by="op", at=LATER))

@@ -211,7 +211,7 @@ def test_show_says_where_the_job_is_and_how_to_decide(api: FakeApi, command: Com
     code, out, _ = command("show", "k-123")
     assert code == 0
     assert out.startswith("k-123  waiting_for_human\n")
-    assert "jobgate decide k-123 r1-4fa0c2 approve|reject" in out
+    assert "jobgate decide k-123 r1-4fa0c2 'approve|reject'" in out
     assert api.asked[0].path == "/v1/jobs/k-123"
 
 
@@ -237,6 +237,13 @@ def test_list_shows_a_row_per_job_and_the_next_page(api: FakeApi, command: Comma
 
 def test_outside_text_can_not_pretend_to_be_something_else() -> None:
     assert shown("pay \u202eevil\x1b[31m ü") == "pay \\u202eevil\\u001b[31m ü"
+
+
+@pytest.mark.parametrize("alone", [("--workspace", "acme"), ("--admin", "dana")])
+def test_setup_takes_a_workspace_and_its_admin_or_neither(command: Command, alone: tuple[str, str]) -> None:
+    code, out, err = command("setup", *alone)
+    assert (code, out) == (2, "")
+    assert "go together" in err
 
 
 # --- help

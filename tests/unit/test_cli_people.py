@@ -31,7 +31,7 @@ def test_without_a_verdict_the_request_is_shown_and_nothing_is_decided(api: Fake
     code, out, _ = command("decide", "k-123", "r1-4fa0c2")
     assert code == 0
     assert '"amount_cents": 1200' in out
-    assert f"jobgate decide k-123 r1-4fa0c2 approve|reject --digest {REQUEST['action_digest']}" in out
+    assert f"jobgate decide k-123 r1-4fa0c2 'approve|reject' --digest {REQUEST['action_digest']}" in out
     assert [asked.method for asked in api.asked] == ["GET"]
 
 

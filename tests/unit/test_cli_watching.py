@@ -207,6 +207,7 @@ def test_in_development_each_command_calls_as_the_fitting_principal(
         "tool": "t",
         "args": {},
         "action_digest": "d",
+        "state": "pending",
     }
     answer(api, "GET", path, {**asked, "expires_at": "never", "policy": {"groups": ["finance"]}})
     answer(api, "POST", f"{path}/decision", {"request_id": "r1-abc", "state": "approved"})

@@ -209,7 +209,7 @@ async def test_a_decision_permits_one_effect_for_ever(ledger: Ledger) -> None:
 
 async def test_a_vote_of_somebody_who_may_not_decide_any_more_does_not_count(ledger: Ledger) -> None:
     def without_ann(name: str) -> Callable[[Connection], VoteResult]:
-        return lambda conn: cast_vote(conn, vote(name), quorum=2, may_decide=lambda person: person != "ann")
+        return lambda conn: cast_vote(conn, vote(name), quorum=2, may_decide=lambda one: one.principal != "ann")
 
     assert await ledger.write(cast(vote("ann"), quorum=2)) == Counted(1, 2)
     assert await ledger.write(without_ann("bob")) == Counted(1, 2)

@@ -55,6 +55,7 @@ def assert_all_unavailable(answers: list[object]) -> None:
         assert_unavailable(answer)
 
 
+@pytest.mark.alone
 async def test_a_killed_server_is_unavailable_at_once_and_back_when_it_is_back(
     mortal: Ledger, own_postgres: Postgres
 ) -> None:
@@ -69,6 +70,7 @@ async def test_a_killed_server_is_unavailable_at_once_and_back_when_it_is_back(
     assert await every_answer(mortal) == [1, "w", "g"]
 
 
+@pytest.mark.alone
 async def test_a_frozen_server_delays_no_answer_and_goes_on_when_it_is_resumed(
     mortal: Ledger, own_postgres: Postgres
 ) -> None:

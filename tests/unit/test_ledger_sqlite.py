@@ -49,6 +49,7 @@ async def test_a_locked_ledger_does_not_stop_readers(ledger: Ledger, sqlite_url:
         assert await ledger.read(noted) == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", ["write", "grouped"])
 async def test_a_caller_out_of_time_is_answered_in_time(ledger: Ledger, sqlite_url: str, how: str) -> None:
     call = ledger.write(note("late")) if how == "write" else ledger.write_grouped(note("late"), key="late")

@@ -146,6 +146,24 @@ async def test_openai_responses_get_a_bearer_and_a_text_is_final(
     assert "canary-of-the-environment" not in repr(sent)
 
 
+@pytest.mark.parametrize("arguments", ['{"n": 1', "n = 1", "[1]", '{"n": NaN}', '{"n": 1, "n": 2}', '{"n": 1} {}'])
+async def test_arguments_that_are_no_json_object_are_none_and_never_wrapped_into_one(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "stock_get", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    body = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": "gpt-test",
+        "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
+    }
+    provider.reply = Reply(200, json.dumps(body).encode())
+    answer = await ask(provider, "openai-chat:gpt-test", monkeypatch, "/v1")
+    assert answer.calls == (AskedCall("stock.get", None),)
+
+
 @pytest.mark.parametrize("model", ["anthropic:claude-test", "openai:gpt-test", "openai-chat:gpt-test"])
 @pytest.mark.parametrize(
     ("status", "code"),

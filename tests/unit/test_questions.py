@@ -62,17 +62,17 @@ def nested(levels: int) -> JsonValue:
     ids=["references", "size", "dynamic", "back", "around", "values", "invalid", "number"],
 )
 def test_a_schema_that_could_be_endless_work_is_refused_at_once(schema: JsonValue) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(SchemaInvalid):
         compile_question(schema)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_patterns_that_explode_elsewhere_take_time_linear_in_the_answer() -> None:
     schema: Any = {"allOf": [{"pattern": "^(a+)+$"}, {"pattern": "^(a|aa)+b?$"}, {"pattern": "(.*)*x(.*)*y$"}] * 50}
-    began = time.monotonic()
+    began = time.process_time()
     assert misfits(question(schema), "a" * 30_000 + "!")
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_member_may_have_the_name_of_a_reference() -> None:

@@ -136,16 +136,16 @@ def test_what_json_does_not_know_fails(text: str) -> None:
     ],
 )
 def test_an_expression_can_neither_escape_nor_burn_the_worker(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises((EvaluationFailed, ExpressionInvalid)):
         compile_text(text).evaluate(NAMES)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_long_chain_of_filters_compiles_in_no_time() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     compile_text("{{ 'a'" + "|sort" * 150 + " }}")
-    assert time.monotonic() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_evaluation_changes_nothing() -> None:

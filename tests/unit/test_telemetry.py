@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Generator
 from pathlib import Path
@@ -15,10 +16,10 @@ import pytest
 import structlog
 from temporalio.exceptions import ApplicationError
 
+from gateway.logtexts import LONGEST_TEXT, scrubbed
 from gateway.metrics import Metrics
 from gateway.settings import load_settings
 from gateway.telemetry import (
-    LONGEST_TEXT,
     bind,
     configure_logging,
     fault,
@@ -130,6 +131,22 @@ def test_an_object_is_named_and_not_printed(lines: io.StringIO) -> None:
 def test_a_long_text_is_cut(lines: io.StringIO) -> None:
     log.info("x" * (LONGEST_TEXT + 1))
     assert len(entries(lines)[0]["event"]) == LONGEST_TEXT + len("...")
+
+
+def test_what_is_logged_inside_a_call_is_scrubbed_before_it_is_cut(lines: io.StringIO) -> None:
+    def say() -> None:
+        log.info("x" * (LONGEST_TEXT - 3) + "canary")
+        logging.getLogger("vendor").warning("refused: %s", "canary")
+
+    with scrubbed(lambda text: text.replace("canary", "[secret]")):
+        say()
+        inside = lines.getvalue()
+        other = threading.Thread(target=say)
+        other.start()
+        other.join()
+    assert inside.count("[se") == len(inside.splitlines()) == 2
+    assert "can" not in inside
+    assert lines.getvalue().count("canary") == 1  # another thread's, cut where it is too long
 
 
 def test_a_crash_is_one_entry_without_the_text_of_the_exception() -> None:
