@@ -36,6 +36,7 @@ from gateway.routes import (
     keys,
     metrics,
     operators,
+    packets,
     promotions,
     usage,
 )
@@ -49,6 +50,7 @@ BODIES = (
     JobRequest,
     operators.PluginFiles,
     operators.ReleaseIn,
+    packets.PacketIn,
     promotions.PromotionIn,
     promotions.DemotionIn,
     decisions.DecisionIn,
@@ -91,6 +93,7 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
         callbacks,
         operators,
         promotions,
+        packets,
         grants,
         audit,
         usage,

@@ -125,6 +125,9 @@ def _concerned(conn: Connection, change: ChangeRow) -> list[AuthorityRow]:
             return open_authorities(conn, change.workspace, principal=PrincipalId(change.subject))
         case "key":
             return open_authorities(conn, change.workspace, credential=change.subject)
+        case "packet" if change.workspace is not None:
+            job = find_authority(conn, change.workspace, JobId(change.subject))
+            return [] if job is None else [job]
         case "phase" | "withdrawal" if change.subject == "runtime":
             return open_authorities(conn, None)
         case "phase" | "withdrawal":
@@ -176,7 +179,7 @@ class Changes:
         for change in changes:
             found = await self._ledger.read(lambda conn, one=change: _concerned(conn, one))
             jobs = [job for job in found if job.seen_change < change.change_no]  # the others were judged after it
-            await self._tell(jobs, gate=change.kind == "phase")
+            await self._tell(jobs, gate=change.kind in ("phase", "packet"))
             await self._ledger.write(lambda conn, one=change: mark_delivered(conn, one.change_no, datetime.now(UTC)))
         return len(changes)
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from gateway.cli import approvals, demo, grants, inspect, jobs, keys, operators, processes, sessions, watching
+from gateway.cli import approvals, demo, grants, inspect, jobs, keys, ladder, operators, processes, sessions, watching
 from gateway.cli.client import Rejected, Unreachable
 from gateway.cli.options import examples
 from gateway.cli.render import Voice, shown
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 session_app = typer.Typer(no_args_is_help=True, help="Read a line of jobs that share a conversation.")
 plugin_app = typer.Typer(no_args_is_help=True, help="Publish plugin versions, list them, and withdraw them.")
+packet_app = typer.Typer(no_args_is_help=True, help="Let one held job run as a canary, and see what it proved.")
 release_app = typer.Typer(no_args_is_help=True, help="Say which version is current, and look back.")
 grant_app = typer.Typer(no_args_is_help=True, help="Say who may do what with which plugins, and take it back.")
 key_app = typer.Typer(no_args_is_help=True, help="Make API keys, list them, revoke them.")
@@ -114,7 +115,21 @@ _add(app, "deploy", OPERATORS, operators.deploy, "jobgate deploy examples/suppor
 _add(release_app, "set", None, operators.release_set, "jobgate release set support-refund 1.0.0")
 _add(release_app, "history", None, operators.release_history, "jobgate release history support-refund")
 app.add_typer(release_app, name="release", rich_help_panel=OPERATORS)
-_add(app, "promote", OPERATORS, operators.promote, GATE_OPENER)
+_add(app, "promote", OPERATORS, ladder.promote, GATE_OPENER, "jobgate promote support-refund 1.0.0 --to live_canary")
+_add(app, "approve", OPERATORS, ladder.approve, "jobgate approve promo_1f0c2ab4")
+_add(
+    app,
+    "demote",
+    OPERATORS,
+    ladder.demote,
+    'jobgate demote support-refund 1.0.0 --to blocked_noop --reason "overpays"',
+    'jobgate demote --runtime --to blocked_noop --reason "incident 7"',
+)
+_add(packet_app, "create", None, ladder.packet_create, "jobgate packet create ticket-17 --tool invoices.get")
+_add(packet_app, "approve", None, ladder.packet_approve, "jobgate packet approve packet_1f0c2ab4")
+_add(packet_app, "show", None, ladder.packet_show, "jobgate packet show packet_1f0c2ab4")
+_add(packet_app, "revoke", None, ladder.packet_revoke, "jobgate packet revoke packet_1f0c2ab4")
+app.add_typer(packet_app, name="packet", rich_help_panel=OPERATORS)
 _add(
     grant_app,
     "add",

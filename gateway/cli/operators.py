@@ -9,9 +9,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gateway.cli.client import Json, Reply, segment
+from gateway.cli.client import Json, segment
 from gateway.cli.options import DataDir, JsonOutput, Verbose, enter
-from gateway.cli.render import Voice
 from gateway.strictyaml import load_yaml
 from workflows.contract.errors import Refused
 
@@ -142,33 +141,6 @@ def release_history(
         ],
     )
     return 0
-
-
-def promote(
-    plugin: PluginArgument,
-    version: VersionArgument,
-    to: Annotated[str, typer.Option("--to", metavar="PHASE", help="stateful_noop, live_canary or live.")],
-    break_glass: Annotated[
-        str | None,
-        typer.Option("--break-glass", metavar="REASON", help="At once and over any number of rungs; kept on record."),
-    ] = None,
-    data: DataDir = None,
-    json_output: JsonOutput = False,
-    verbose: Verbose = False,
-) -> int:
-    """Open a version's gate. Until then nothing of it runs, and the answer is "Not yet"."""
-    voice, gateway = enter("operator", data, json_output, verbose)
-    asked: dict[str, Any] = {"to": to, "break_glass": None if break_glass is None else {"reason": break_glass}}
-    reply = gateway.post(f"/v1/plugins/{segment(plugin)}/versions/{segment(version)}/promotions", asked)
-    voice.document(reply.text)
-    _promotion(voice, plugin, version, reply)
-    return 0
-
-
-def _promotion(voice: Voice, plugin: str, version: str, reply: Reply) -> None:
-    made = reply.json
-    voice.say(f"{plugin} {version}  promotion {made['state']}, phase {made['phase']}", "bold")
-    voice.say(f"  promotion  {made['promotion_id']}")
 
 
 def bundle_files(folder: Path) -> dict[str, str]:

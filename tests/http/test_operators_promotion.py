@@ -1,11 +1,12 @@
-"""Promotions: until the ladder is there, the break-glass to `live` is the one that opens a gate."""
+"""Promotions go up rung by rung with evidence or by break-glass, demotions down at once; packets are apart."""
 
 from typing import Any
 
 import pytest
 
+from tests.http.jobs import waiting_job, waiting_plugin
 from tests.http.submissions import CANARY, publish_brisk, refused
-from tests.rig.client import Client, Json
+from tests.rig.client import Client, Json, fresh_key, problem
 from tests.rig.plugins import fresh_name, promote
 from tests.rig.stack import Stack
 
@@ -14,33 +15,68 @@ async def phase_of(operator: Client, name: str) -> str:
     return (await operator.get(f"/v1/plugins/{name}/versions"))["data"][0]["phase"]
 
 
-async def test_only_the_break_glass_to_live_opens_a_gate(stack: Stack, operator: Client) -> None:
+async def test_an_ordinary_promotion_without_evidence_names_all_that_is_missing(stack: Stack, operator: Client) -> None:
     name = await publish_brisk(operator, fresh_name("op-gate"), phase=None)
     url = f"/v1/plugins/{name}/versions/1.0.0/promotions"
-    closed: list[Json] = [
-        {"to": "stateful_noop"},
-        {"to": "live_canary", "evidence": {"note": CANARY}},
-        {"to": "live"},
-        {"to": "blocked_noop"},
-        {"to": "live_canary", "break_glass": {"reason": CANARY}},
-        {"to": "blocked_noop", "break_glass": {"reason": CANARY}},
+    closed: list[tuple[Json, int]] = [
+        ({"to": "stateful_noop"}, 1),
+        ({"to": "live_canary", "evidence": {"note": CANARY}}, 4),
+        ({"to": "live"}, 5),
+        ({"to": "blocked_noop"}, 1),
+        ({"to": "blocked_noop", "break_glass": {"reason": CANARY}}, 1),
     ]
-    for order in closed:
+    for order, missing in closed:
         document = refused(await operator.http.post(url, json=order), 409, "gate-not-met")
-        assert document["missing"]
+        assert len(document["missing"]) == missing
         assert document["not_yet"].startswith("Not yet")
         assert await phase_of(operator, name) == "blocked_noop"
     assert (await stack.client("app").submit(name)).status_code == 409
-    # The mutant: the one that is open does change the phase.
+    # The mutant: what is open does change the phase.
     done = await promote(operator, name, "1.0.0")
     assert (done["state"], done["phase"]) == ("done", "live")
-    assert done["promotion_id"]
     assert await phase_of(operator, name) == "live"
     assert (await stack.client("app").submit(name)).status_code == 202
-    document = refused(
-        await operator.http.post(url, json={"to": "live", "break_glass": {"reason": "again"}}), 409, "gate-not-met"
-    )
-    assert document["missing"]
+    refused(await operator.http.post(url, json={"to": "live", "break_glass": {"reason": "again"}}), 409, "gate-not-met")
+
+
+async def test_break_glass_may_stop_at_any_higher_rung(stack: Stack, operator: Client) -> None:
+    name = await publish_brisk(operator, fresh_name("op-rung"), phase=None)
+    for phase in ("stateful_noop", "live_canary"):
+        assert (await promote(operator, name, "1.0.0", to=phase))["phase"] == phase
+    receipt = (await stack.client("app").submit(name)).json()
+    assert (receipt["eligibility"], receipt["blocker"]) == ("dry_run_eligible", "awaiting_promotion")
+
+
+async def test_a_demotion_is_at_once_and_says_what_becomes_of_open_jobs(
+    stack: Stack, operator: Client, app: Client
+) -> None:
+    plugin = await waiting_plugin(stack, operator)
+    job, request = await waiting_job(app, plugin)
+    url = f"/v1/plugins/{plugin}/versions/1.0.0/demotions"
+    down = await operator.post(url, {"to": "stateful_noop", "reason": "a test"})
+    assert (down["phase"], down["previous"], down["open_jobs"]) == ("stateful_noop", "live", 1)
+    assert await phase_of(operator, plugin) == "stateful_noop"
+    approver = stack.client("approver")
+    await approver.decide(job, request, "approve")
+    view = await app.until_ended(job)
+    assert (view["status"], view["failure"]["code"]) == ("failed", "authority_revoked")
+    assert stack.effects.calls("pay", job=job) == []
+    held = (await app.submit(plugin)).json()
+    assert held["blocker"] == "awaiting_promotion"
+    refused(await operator.http.post(url, json={"to": "live", "reason": "up"}), 409, "gate-not-met")
+    refused(await operator.http.post(url, json={"to": "blocked_noop"}), 422, "input-invalid")
+    refused(await app.http.post(url, json={"to": "blocked_noop", "reason": "x"}), 403, "not-permitted")
+    await operator.post(url, {"to": "blocked_noop", "reason": "a test"})
+    assert problem(await app.submit(plugin)) == (409, "blocked")
+
+
+async def test_a_replay_after_a_demotion_is_byte_equal(stack: Stack, operator: Client, app: Client) -> None:
+    name = await publish_brisk(operator, fresh_name("op-replay"))
+    key = fresh_key()
+    first = await app.submit(name, key=key)
+    await operator.post(f"/v1/plugins/{name}/versions/1.0.0/demotions", {"to": "blocked_noop", "reason": "a test"})
+    again = await app.submit(name, key=key)
+    assert (again.status_code, again.content) == (200, first.content)
 
 
 async def test_break_glass_has_a_scope_of_its_own(stack: Stack, operator: Client) -> None:

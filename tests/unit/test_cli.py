@@ -173,6 +173,9 @@ def test_no_url_and_no_dev_stack_is_3_and_says_what_to_do(command: Command, monk
         ("decide", "k-1", "r1-abc", "perhaps"),
         ("decide", "k-1", "r1-abc", "answer"),
         ("promote", "p", "1"),
+        ("promote", "p", "--to", "live"),
+        ("promote", "p", "1", "--runtime", "--to", "live"),
+        ("demote", "p", "1", "--to", "live"),
         ("token", "no spaces"),
         ("dev", "--api-port", "70000"),
     ],
@@ -254,6 +257,7 @@ def test_setup_takes_a_workspace_and_its_admin_or_neither(command: Command, alon
     [
         *("demo", "dev", "api", "worker", "setup", "token", "submit", "show", "watch", "list", "cancel"),
         *("requests", "decide", "plugin publish", "plugin versions", "deploy", "release set", "promote"),
+        *("approve", "demote", "packet create", "packet approve", "packet show", "packet revoke"),
     ],
 )
 def test_every_command_teaches_by_example_and_takes_data_and_json(command: Command, name: str) -> None:

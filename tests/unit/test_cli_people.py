@@ -125,5 +125,5 @@ def test_release_and_promotion_send_what_was_asked(api: FakeApi, command: Comman
     assert command("promote", "p", "2", "--to", "live", "--break-glass", "first run")[0] == 0
     assert [asked.json for asked in api.asked] == [
         {"version": "2", "expected_current": "1"},
-        {"to": "live", "break_glass": {"reason": "first run"}},
+        {"to": "live", "release_held": False, "break_glass": {"reason": "first run"}},
     ]

@@ -1,0 +1,215 @@
+"""Packets: one approval for one canary job that is held, and what came of it.
+
+Proposed by one person, approved by another, redeemed by the job itself (`gateway.ledger.gates`). Its state is the row's
+and the engine's: a redeemed packet whose job ended otherwise than in success is inconclusive. The proof is computed
+from the job's own end each time; nothing here consumes a packet, and looking at one changes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NoReturn
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from facade.project import Look, project, state_of
+from facade.views import JobAnswer
+from facade.window import Window
+from gateway.doors import Doors, need_scope, permit
+from gateway.ledger.authorities import find_authority
+from gateway.ledger.journal import announce
+from gateway.ledger.packets import NewPacket, PacketRow, approve_packet, find_packet, insert_packet, revoke_packet
+from gateway.ledger.phases import resolve
+from gateway.ledger.receipts import ReceiptRow, find_receipt
+from gateway.scopes import Action, Caller
+from gateway.snapshots import SnapshotMismatch
+from gateway.strictjson import digest_of
+from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.events import EventType
+from workflows.contract.ids import KEY, Digest, JobId
+from workflows.contract.job import PHASES, Eligibility, EndRecord, Status
+from workflows.policy.eligibility import lower
+
+PacketState = Literal["proposed", "approved", "redeemed", "expired", "revoked", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What one canary job showed: `read_back` is what its app sees of it."""
+
+    status: Status
+    result_digest: Digest | None
+    tools: tuple[str, ...]
+    read_back: JobAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    row: PacketRow
+    state: PacketState
+    proof: Proof | None = None
+
+
+async def propose_packet(
+    doors: Doors, caller: Caller, job_id: str, allowed_tools: Sequence[str], max_steps: int, expires_in_s: int
+) -> PacketRow:
+    """Raises Refused: 404, GATE_NOT_MET below live_canary and for a job that is not held, INPUT_INVALID for a tool that
+    is unknown or not read-only."""
+    need_scope(caller, Action.PROMOTIONS_WRITE)
+
+    def look(conn: Connection) -> ReceiptRow:
+        row = find_receipt(conn, caller.workspace, JobId(job_id)) if KEY.fullmatch(job_id) else None
+        if row is None or not row.accepted:
+            raise Refused(ProblemCode.NOT_FOUND, "There is no such job.")
+        permit(caller, conn, Action.PROMOTIONS_WRITE, row.plugin)
+        _need_canary_phase(conn, row)
+        return row
+
+    job = await doors.ledger.read(look)
+    await _need_held(doors, job)
+    await _need_read_only(doors, job, allowed_tools)
+    now = datetime.now(UTC)
+    new = NewPacket(
+        packet_id=f"packet_{uuid4().hex}",
+        workspace=caller.workspace,
+        job_id=job.job_id,
+        plugin=job.plugin,
+        version=job.version,
+        digest=job.plugin_digest,
+        allowed_tools=tuple(sorted(set(allowed_tools))),
+        max_steps=max_steps,
+        expires_at=min(now + timedelta(seconds=expires_in_s), job.deadline_at),
+        author=caller.principal,
+        at=now,
+    )
+
+    def write(conn: Connection) -> PacketRow:
+        look(conn)
+        insert_packet(conn, new)
+        row = find_packet(conn, caller.workspace, new.packet_id)
+        assert row is not None
+        return row
+
+    return await doors.ledger.write(write)
+
+
+async def approve_it(doors: Doors, caller: Caller, packet_id: str) -> PacketRow:
+    """By somebody else than its author and whose job it is; the job is then told to look at its gate. Whoever repeats
+    their approval gets it again. Raises Refused: 404, SELF_APPROVAL, PACKET_SPENT, GATE_NOT_MET."""
+    need_scope(caller, Action.PROMOTIONS_APPROVE)
+
+    def write(conn: Connection) -> PacketRow:
+        packet = _find(conn, caller, packet_id, Action.PROMOTIONS_APPROVE)
+        authority = find_authority(conn, packet.workspace, packet.job_id)
+        own = {packet.author, *(() if authority is None else (authority.principal, authority.submitted_by))}
+        if caller.principal in own:
+            raise Refused(ProblemCode.SELF_APPROVAL, "Its author, and whose job it is, do not approve a packet.")
+        if packet.approved_by == caller.principal and packet.revoked_at is None:
+            return packet
+        job = find_receipt(conn, packet.workspace, packet.job_id)
+        assert job is not None, "a packet names a job that is there"
+        _need_canary_phase(conn, job)
+        approved = approve_packet(conn, caller.workspace, packet_id, by=caller.principal, now=datetime.now(UTC))
+        if approved is None:
+            _spent()
+        announce(conn, packet.workspace, at=datetime.now(UTC), kind="packet", subject=packet.job_id)
+        return approved
+
+    packet = await doors.ledger.write(write)
+    doors.changes.wake()
+    return packet
+
+
+async def revoke_it(doors: Doors, caller: Caller, packet_id: str) -> PacketRow:
+    """Until it is redeemed; repeating it changes nothing. Raises Refused: 404, PACKET_SPENT."""
+    need_scope(caller, Action.PROMOTIONS_WRITE)
+
+    def write(conn: Connection) -> PacketRow:
+        packet = _find(conn, caller, packet_id, Action.PROMOTIONS_WRITE)
+        if packet.revoked_at is not None:
+            return packet
+        revoked = revoke_packet(conn, caller.workspace, packet_id, by=caller.principal, now=datetime.now(UTC))
+        if revoked is None:
+            _spent()
+        return revoked
+
+    return await doors.ledger.write(write)
+
+
+async def look_at(doors: Doors, window: Window, caller: Caller, packet_id: str) -> Packet:
+    """Its state now, and of a redeemed one what its job showed."""
+    need_scope(caller, Action.OPERATOR_READ)
+    row = await doors.ledger.read(lambda conn: _find(conn, caller, packet_id, Action.OPERATOR_READ))
+    if row.redeemed_at is None:
+        return Packet(row, _unused(row, datetime.now(UTC)))
+    look = await window.sight.recorded(row.workspace, row.job_id)
+    if look.execution is None or state_of(look).status not in (Status.SUCCEEDED, Status.FAILED, Status.CANCELED):
+        return Packet(row, "redeemed" if look.execution is not None else "inconclusive")
+    answer = project(look, await window.reader.ledger(caller, row.job_id), datetime.now(UTC))
+    if isinstance(answer, Refused):
+        raise answer
+    proof = Proof(
+        status=answer.status,
+        result_digest=None if answer.result is None else digest_of(answer.result),
+        tools=_tools(look),
+        read_back=answer,
+    )
+    return Packet(row, "redeemed" if answer.status is Status.SUCCEEDED else "inconclusive", proof)
+
+
+def _unused(row: PacketRow, now: datetime) -> PacketState:
+    if row.revoked_at is not None:
+        return "revoked"
+    if now >= row.expires_at:
+        return "expired"
+    return "proposed" if row.approved_at is None else "approved"
+
+
+def _tools(look: Look) -> tuple[str, ...]:
+    """The tools that the job called, each once, by name; from its own log."""
+    recorded = None if look.execution is None else look.execution.recorded
+    events = (look.record or recorded or EndRecord(view=state_of(look))).events
+    return tuple(sorted({str(event.data["tool"]) for event in events if event.type is EventType.TOOL_STARTED}))
+
+
+def _find(conn: Connection, caller: Caller, packet_id: str, action: Action) -> PacketRow:
+    packet = find_packet(conn, caller.workspace, packet_id)
+    if packet is None:
+        permit(caller, conn, action)
+        raise Refused(ProblemCode.NOT_FOUND, "There is no such packet.")
+    permit(caller, conn, action, packet.plugin)
+    return packet
+
+
+def _need_canary_phase(conn: Connection, job: ReceiptRow) -> None:
+    resolved = resolve(conn, job.workspace, job.plugin, job.version)
+    phase = "blocked_noop" if resolved is None else lower(resolved.version_phase, resolved.runtime_phase)
+    if PHASES.index(phase) < PHASES.index("live_canary"):
+        sentence = f"Not yet: a packet needs phase live_canary, of the version and of the runtime; it is {phase}."
+        raise Refused(ProblemCode.GATE_NOT_MET, sentence, missing=["phase live_canary"], not_yet=sentence)
+
+
+async def _need_held(doors: Doors, job: ReceiptRow) -> None:
+    execution = await doors.engine.describe(job.workspace, job.job_id)
+    view = None if execution is None else state_of(Look(execution))
+    held = view is not None and view.status is Status.QUEUED and view.eligibility is Eligibility.DRY_RUN_ELIGIBLE
+    if job.mode != "live" or not held:
+        sentence = "Not yet: a packet names a job that is held; this one is not."
+        raise Refused(ProblemCode.GATE_NOT_MET, sentence, missing=["a job that is held"], not_yet=sentence)
+
+
+async def _need_read_only(doors: Doors, job: ReceiptRow, tools: Sequence[str]) -> None:
+    try:
+        snapshot = await doors.snapshots.load(job.workspace, job.snapshot)
+    except SnapshotMismatch as broken:
+        raise Refused(ProblemCode.BLOCKED, broken.detail, blocker="snapshot_mismatch", executed="no") from None
+    effects = snapshot.bundle.manifest.effects
+    if any(effects.get(name) != "read" for name in tools):  # pyright: ignore[reportArgumentType]  # any text may be asked for
+        raise Refused(
+            ProblemCode.INPUT_INVALID, "allowed_tools: A canary calls read-only tools of its plugin and nothing else."
+        )
+
+
+def _spent() -> NoReturn:
+    raise Refused(ProblemCode.PACKET_SPENT, "The packet was approved, redeemed or revoked before, or it has expired.")

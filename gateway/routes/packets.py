@@ -1,0 +1,123 @@
+"""Operators let one held job run as a canary: propose, approve, look, revoke. What a packet may: gateway/packets.py."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from facade.documented import refusals
+from facade.views import JobAnswer
+from gateway import packets
+from gateway.doors import At, By, body_of, read_body
+from gateway.ledger.packets import PacketRow
+from gateway.packets import PacketState
+from workflows.contract.errors import ProblemCode as P
+from workflows.contract.events import Timestamp
+from workflows.contract.job import Status
+
+router = APIRouter(prefix="/v1/packets", tags=["packets"])
+
+DAY_S = 86_400
+
+
+class PacketIn(BaseModel):
+    """One held job, the read-only tools it may call, how many steps, and how long the packet may wait (seconds)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    job_id: Annotated[str, Field(min_length=1, max_length=200)]
+    allowed_tools: Annotated[tuple[str, ...], Field(strict=False, max_length=128)] = ()
+    max_steps: Annotated[int, Field(ge=1, le=1_000_000)]
+    expires_in_seconds: Annotated[int, Field(ge=1, le=7 * DAY_S)]
+
+
+class PacketMoved(BaseModel):
+    packet_id: str
+    state: PacketState
+
+
+class ProofAnswer(BaseModel):
+    """What the canary job showed; `read_back` is what its app sees."""
+
+    status: Status
+    result_digest: str | None
+    tools: tuple[str, ...]
+    read_back: JobAnswer
+
+
+class PacketAnswer(PacketMoved):
+    job_id: str
+    plugin: str
+    version: str
+    digest: str
+    allowed_tools: tuple[str, ...]
+    max_steps: int
+    author: str
+    created_at: Timestamp
+    expires_at: Timestamp
+    approved_by: str | None
+    approved_at: Timestamp | None
+    redeemed_at: Timestamp | None
+    revoked_at: Timestamp | None
+    proof: ProofAnswer | None
+
+
+_ONE = (P.NOT_PERMITTED, P.NOT_FOUND)
+
+
+@router.post(
+    "",
+    operation_id="proposePacket",
+    status_code=201,
+    responses=refusals(*_ONE, P.GATE_NOT_MET, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
+    openapi_extra=body_of(PacketIn),
+)
+async def propose(request: Request, doors: At, caller: By) -> PacketMoved:
+    """Propose to let one held job run once, as a canary."""
+    asked = await read_body(request, PacketIn)
+    row = await packets.propose_packet(
+        doors, caller, asked.job_id, asked.allowed_tools, asked.max_steps, asked.expires_in_seconds
+    )
+    return PacketMoved(packet_id=row.packet_id, state="proposed")
+
+
+@router.post(
+    "/{packet_id}/approval",
+    operation_id="approvePacket",
+    responses=refusals(*_ONE, P.SELF_APPROVAL, P.PACKET_SPENT, P.GATE_NOT_MET),
+)
+async def approve(packet_id: str, doors: At, caller: By) -> PacketMoved:
+    """Approve somebody else's packet; the job it names then runs, once."""
+    row = await packets.approve_it(doors, caller, packet_id)
+    return PacketMoved(packet_id=row.packet_id, state="approved")
+
+
+@router.get("/{packet_id}", operation_id="getPacket", responses=refusals(*_ONE))
+async def show(packet_id: str, request: Request, doors: At, caller: By) -> PacketAnswer:
+    """Its state, and when its job has ended what that job showed."""
+    packet = await packets.look_at(doors, request.app.state.serving.window, caller, packet_id)
+    row, proof = packet.row, packet.proof
+    return PacketAnswer(
+        **_facts(row),
+        state=packet.state,
+        proof=None
+        if proof is None
+        else ProofAnswer(
+            status=proof.status,
+            result_digest=proof.result_digest,
+            tools=proof.tools,
+            read_back=proof.read_back,
+        ),
+    )
+
+
+@router.delete("/{packet_id}", operation_id="revokePacket", responses=refusals(*_ONE, P.PACKET_SPENT))
+async def revoke(packet_id: str, doors: At, caller: By) -> PacketMoved:
+    """Take it back before it is redeemed."""
+    row = await packets.revoke_it(doors, caller, packet_id)
+    return PacketMoved(packet_id=row.packet_id, state="revoked")
+
+
+def _facts(row: PacketRow) -> dict[str, object]:
+    names = set(PacketAnswer.model_fields) - {"state", "proof", "created_at"}
+    return {**{name: value for name, value in vars(row).items() if name in names}, "created_at": row.at}
