@@ -64,6 +64,8 @@ class LedgerActivities:
 
         def look(conn: Connection) -> GateOutput:
             standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            if standing is NO_RECEIPT:
+                raise NO_RECEIPT.error()
             if isinstance(standing, Denied):
                 return GateOutput(open=False, revoked=standing.code is StepCode.AUTHORITY_REVOKED)
             return GateOutput(open=held_job_released(conn, standing.receipt))
@@ -77,6 +79,8 @@ class LedgerActivities:
 
         def look(conn: Connection) -> AuthorityOutput:
             standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            if standing is NO_RECEIPT:
+                raise NO_RECEIPT.error()
             if isinstance(standing, Denied) and standing.code is StepCode.AUTHORITY_REVOKED:
                 return AuthorityOutput(revoked=True, reason=standing.reason)
             return AuthorityOutput(revoked=False)
