@@ -66,6 +66,8 @@ class LedgerActivities:
 
         def look(conn: Connection) -> tuple[GateOutput, bool]:
             standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            if standing is NO_RECEIPT:
+                raise NO_RECEIPT.error()
             if isinstance(standing, Denied):
                 return GateOutput(open=False, revoked=standing.code is StepCode.AUTHORITY_REVOKED), False
             if held_job_released(conn, standing.receipt):
@@ -91,6 +93,8 @@ class LedgerActivities:
 
         def look(conn: Connection) -> AuthorityOutput:
             standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            if standing is NO_RECEIPT:
+                raise NO_RECEIPT.error()
             if isinstance(standing, Denied) and standing.code is StepCode.AUTHORITY_REVOKED:
                 return AuthorityOutput(revoked=True, reason=standing.reason)
             return AuthorityOutput(revoked=False)

@@ -121,10 +121,11 @@ class Admission:
 
     async def _ended(self, workspace: Workspace, job_id: JobId) -> bool:
         """A reservation that may still start is open; one that the engine refused is not, nor is a job it forgot."""
+        # The ledger first: a job that starts between the two looks is then found, and not taken for a forgotten one.
+        row = await self._ledger.read(lambda conn: find_receipt(conn, workspace, job_id))
         execution = await self._engine.describe(workspace, job_id)
         if execution is not None:
             return execution.ending is not None
-        row = await self._ledger.read(lambda conn: find_receipt(conn, workspace, job_id))
         if row is None or row.accepted or row.refused_at is not None:
             return True
         return datetime.now(UTC) - row.reserved_at > timedelta(seconds=RESERVATION_S)

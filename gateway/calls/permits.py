@@ -24,10 +24,13 @@ from gateway.ledger.spending import Spent, record_spent
 from gateway.ledger.stops import find_stop
 from gateway.metrics import Metrics
 from gateway.temporal import Engine
-from workflows.contract.errors import StepCode, StepError
+from workflows.contract.errors import Refused, StepCode, StepError
 from workflows.contract.ids import BlobRef, Digest, RequestId
 
 PERMIT_LIVES_S = 0.25
+SETTLING_S = 60.0
+"""How long an answer waits for a ledger that does not take its bill: another attempt would ask, and cost, again."""
+BETWEEN_TRIES_S = 0.2
 
 
 class Permits:
@@ -77,7 +80,15 @@ class Permits:
                 )
             return examine(conn, attempt, datetime.now(UTC))
 
-        standing = await self._ledger.write_grouped(write, key=attempt.key)
+        until = asyncio.get_running_loop().time() + SETTLING_S
+        while True:
+            try:
+                standing = await self._ledger.write_grouped(write, key=attempt.key)
+                break
+            except Refused:
+                if asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(BETWEEN_TRIES_S)
         if isinstance(standing, Denied):
             raise await self.refuse(attempt, standing)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gateway.ledger.authorities import NewAuthority, find_authority, insert_authority
 from gateway.ledger.receipts import NewReceipt, mark_refused, reserve
 from tests.http.submissions import (
     OLD,
@@ -54,6 +55,10 @@ async def reserved(stack: Stack, brisk: str) -> Reserved:
         row = replace(base, **{"job_id": JobId(key), "reserved_at": datetime.now(UTC), **texts, **changed})
         async with ledger_of(stack) as ledger:
             assert (await ledger.write(lambda conn: reserve(conn, row))).created
+            minted = await ledger.read(lambda conn: find_authority(conn, row.workspace, JobId(pattern)))
+            assert minted is not None
+            again = NewAuthority(**{field.name: getattr(minted, field.name) for field in fields(NewAuthority)})
+            await ledger.write(lambda conn: insert_authority(conn, replace(again, job_id=row.job_id)))
         return row
 
     return put

@@ -72,7 +72,10 @@ async def test_every_operation_that_changes_something_leaves_its_line(stack: Sta
     await leaves(root.post("/v1/grants", asked_for, expect=201), ("root", "grant.added", "svc"))
     lost, _ = await leaves(waiting_job(stack.client("svc", workspace=workspace), plugin))
     await leaves(
-        root.http.delete("/v1/principals/svc"), ("root", "grant.revoked", "svc"), ("root", "authority.revoked", lost)
+        root.http.delete("/v1/principals/svc"),
+        ("root", "principal.revoked", "svc"),
+        ("root", "grant.revoked", "svc"),
+        ("root", "authority.revoked", lost),
     )
     await leaves(root.until_ended(lost))
     made = fresh_name("made")

@@ -138,13 +138,6 @@ async def test_another_principal_is_other_content_and_another_workspace_another_
     replayed(await submit_bytes(app, body, key), first)
 
 
-async def test_session_is_not_available_yet_and_takes_no_key(stack: Stack, app: Client, brisk: str) -> None:
-    key = fresh_key()
-    refused(await submit_bytes(app, body_with(brisk, session="s-1"), key), 422, "feature-not-available")
-    assert await traces(stack, key) == NONE
-    assert (await submit_bytes(app, body_with(brisk), key)).status_code == 202
-
-
 # ---- the same receipt whatever has happened since
 
 

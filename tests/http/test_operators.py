@@ -132,21 +132,6 @@ async def test_size_of_a_bundle_is_bounded(operator: Client) -> None:
     assert (await publish(operator, {**big, **dict(list(many.items())[:196])})).status_code == 201
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        TOOL.replace("    http: {{connection: shop, method: GET, path: /a}}", "    python: a"),
-        TOOL.replace("    http: {{connection: shop, method: GET, path: /a}}", "    mcp: {{connection: shop, tool: a}}"),
-        TOOL + "    callback: {{expires_in_seconds: 60}}\n",
-    ],
-    ids=["python", "mcp", "callback"],
-)
-async def test_part_of_the_contract_that_is_to_come_is_named(operator: Client, members: str) -> None:
-    name = fresh_name("op-later")
-    manifest = MANIFEST.replace("{name}", name) + members.replace("{{", "{").replace("}}", "}")
-    refused(await publish(operator, files_of(name, plugin_yaml=manifest)), 422, "feature-not-available")
-
-
 # ---- deploying and releasing
 
 
@@ -175,7 +160,6 @@ async def test_deployment_counts_revisions_of_content(operator: Client) -> None:
     ]
     for broken in faults:
         refused(await operator.http.put(url, json=broken), 422, "input-invalid")
-    refused(await operator.http.put(url, json={**sound, "identity": "agent:a"}), 422, "feature-not-available")
     # Nothing was added by what was refused.
     assert (await operator.put(url, {**sound, "limits": {"max_steps": 6}}))["revision"] == 3
 

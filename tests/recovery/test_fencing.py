@@ -1,31 +1,35 @@
 """Workers die, freeze and are stopped in the middle of a step: a write leaves once, and no deploy is a cancel."""
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from gateway.ledger.decisions import VoteRow, cast_vote
 from gateway.ledger.effects import list_effects
 from tests.conftest import FreshStack
 from tests.rig.doorstep import DEMO, Doorstep, Published
 from tests.rig.effect_log import Answer, Behaviour
-from tests.rig.plugins import ALLOW_ALL, call, final, tool, turn
+from tests.rig.plugins import ALLOW_ALL, ASK_ALL, call, final, tool, turn
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
 from workflows.contract.errors import FailureCode
 from workflows.contract.events import EventType
-from workflows.contract.ids import JobId
-from workflows.contract.job import EndRecord, Status
+from workflows.contract.ids import JobId, PrincipalId
+from workflows.contract.job import EndRecord, OpenRequest, Status
+from workflows.contract.steps import DecisionHint
 
 SHORT_HEARTBEAT_S = 1.5
 
 
 @asynccontextmanager
 async def rig(
-    fresh_stack: FreshStack, effect: str, **settings: str
+    fresh_stack: FreshStack, effect: str, *, policy: str = ALLOW_ALL, **settings: str
 ) -> AsyncGenerator[tuple[Stack, Doorstep, Published]]:
     """A stack with one worker and no API, and a plugin whose jobs call the tool `t` once."""
     stack = await fresh_stack(apis=0, workers=1, settings=settings)
@@ -34,7 +38,7 @@ async def rig(
         [turn(call("t", {"n": 1})), final()],
         tools=[tool("t", effect, timeout_seconds=120)],  # a frozen worker keeps its polls, so takeover may take long
         tools_url=stack.effects.url,
-        policy=ALLOW_ALL,
+        policy=policy,
     )
     yield stack, doorstep, plugin
     await doorstep.close()
@@ -84,13 +88,10 @@ async def test_an_idempotent_write_whose_worker_died_goes_again_under_the_same_k
 
 async def test_a_frozen_attempt_that_wakes_late_sends_nothing(fresh_stack: FreshStack) -> None:
     """The ledger is held shut, so the first worker stands before its permit when it freezes; the second one sends."""
-    async with rig(fresh_stack, "write") as (stack, doorstep, plugin):
+    async with rig(fresh_stack, "write", policy=ASK_ALL) as (stack, doorstep, plugin):
         first = stack.workers[0]
-        row, start = await doorstep.reserve(plugin, heartbeat_s=SHORT_HEARTBEAT_S)
-        job = row.job_id
-        with shut(stack) as open_again:
-            await doorstep.engine.start(row.start_input, start)
-            await wait_until(lambda: calling(doorstep, job), 20, what="the tool step is begun")
+        job = await doorstep.start(plugin, heartbeat_s=SHORT_HEARTBEAT_S)
+        async with begun_before_a_shut_ledger(stack, doorstep, job) as open_again:
             first.freeze()
             open_again()
         await successor(stack)
@@ -152,22 +153,65 @@ async def test_a_step_that_outlasts_the_grace_is_lost_and_never_canceled(fresh_s
 
 @pytest.mark.parametrize("effect", ["read", "write"])
 async def test_a_ledger_that_is_shut_delays_and_repeats_nothing(fresh_stack: FreshStack, effect: str) -> None:
-    async with rig(fresh_stack, effect) as (stack, doorstep, plugin):
-        row, start = await doorstep.reserve(plugin)
-        job = row.job_id
-        with shut(stack) as open_again:
-            await doorstep.engine.start(row.start_input, start)
-            await wait_until(lambda: calling(doorstep, job), 20, what="the tool step is begun")
+    async with rig(fresh_stack, effect, policy=ASK_ALL) as (stack, doorstep, plugin):
+        job = await doorstep.start(plugin)
+        async with begun_before_a_shut_ledger(stack, doorstep, job) as open_again:
             open_again()
         assert (await doorstep.end(job)).view.status is Status.SUCCEEDED
         assert len(stack.effects.calls("t")) == 1
 
 
-async def calling(doorstep: Doorstep, job: JobId) -> bool:
+async def test_an_answer_of_the_model_waits_for_a_ledger_that_is_shut_and_is_not_asked_for_again(
+    fresh_stack: FreshStack,
+) -> None:
+    async with rig(fresh_stack, "read") as (stack, doorstep, plugin):
+        row, start = await doorstep.reserve(plugin)
+        with shut(stack) as open_again:
+            await doorstep.engine.start(row.start_input, start)
+            await wait_until(lambda: calling(doorstep, row.job_id, "model"), 20, what="the model step is begun")
+            await asyncio.sleep(4)  # longer than the ledger's own patience
+            open_again()
+        record = await doorstep.end(row.job_id)
+        assert record.view.status is Status.SUCCEEDED
+        assert lost_attempts(record) == []
+
+
+@asynccontextmanager
+async def begun_before_a_shut_ledger(
+    stack: Stack, doorstep: Doorstep, job: JobId
+) -> AsyncGenerator[Callable[[], None]]:
+    """The job's one call is approved while its worker stands; then the ledger is shut and the call's step begins."""
+
+    async def asked() -> OpenRequest | None:
+        execution = await doorstep.engine.describe(DEMO, job)
+        recorded = None if execution is None else execution.recorded
+        return next(iter(recorded.view.requests), None) if recorded is not None else None
+
+    request = await wait_until(asked, 20, what="a person is asked")
+    vote = VoteRow(
+        workspace=DEMO,
+        job_id=job,
+        request_id=request.request_id,
+        principal=PrincipalId("approver"),
+        decision="approve",
+        action_digest=request.action_digest,
+        reason=None,
+        at=datetime.now(UTC),
+    )
+    stack.workers[0].freeze()
+    await doorstep.ledger.write(lambda conn: cast_vote(conn, vote, quorum=1))
+    with shut(stack) as open_again:
+        await doorstep.engine.hint_decision(DEMO, job, DecisionHint(request_id=request.request_id))
+        stack.workers[0].resume()
+        await wait_until(lambda: calling(doorstep, job), 20, what="the tool step is begun")
+        yield open_again
+
+
+async def calling(doorstep: Doorstep, job: JobId, step: str = "tool") -> bool:
     execution = await doorstep.engine.describe(DEMO, job)
     if execution is None or execution.ending is not None:
         return execution is not None
-    return any(step.activity == "tool" and step.started for step in execution.pending)
+    return any(pending.activity == step and pending.started for pending in execution.pending)
 
 
 @contextlib.contextmanager
