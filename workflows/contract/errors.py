@@ -59,7 +59,6 @@ class ProblemCode(StrEnum):
     WORKSPACE_EXISTS = "workspace-exists"
     RELEASE_CONFLICT = "release-conflict"
     GATE_NOT_MET = "gate-not-met"
-    FEATURE_NOT_AVAILABLE = "feature-not-available"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,6 @@ PROBLEMS: Mapping[ProblemCode, Problem] = MappingProxyType(
         ProblemCode.VERSION_EXISTS: Problem(409, "This version exists with other content"),
         ProblemCode.RELEASE_CONFLICT: Problem(409, "The release changed meanwhile"),
         ProblemCode.GATE_NOT_MET: Problem(409, "Not yet: the gate's conditions are not met"),
-        ProblemCode.FEATURE_NOT_AVAILABLE: Problem(422, "This part of the contract is not available in this release"),
     }
 )
 
