@@ -170,7 +170,6 @@ def _row(tool: Tool) -> ToolRow:
         kind="http" if tool.http else "mcp" if tool.mcp else "python",
         effect=tool.effect,
         timeout_s=tool.timeout_seconds,
-        callback_s=tool.callback.expires_in_seconds if tool.callback else None,
         approval=ApprovalRule(
             groups=tool.approval.groups,
             quorum=tool.approval.quorum,
