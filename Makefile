@@ -39,7 +39,7 @@ test-together: venv
 	$(BIN)/python -m pytest -m "not slow and not alone" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-uncached: venv
-	JOBGATE_TEST_CACHE_OFF=1 $(BIN)/python -m pytest tests/workflow -n 2
+	JOBGATE_TEST_CACHE_OFF=1 $(BIN)/python -m pytest tests/workflow
 
 check: venv  ## format, lint, types, imports
 	$(BIN)/ruff format --check

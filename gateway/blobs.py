@@ -6,6 +6,7 @@ knows what the bytes mean or who may see them.
 
 import asyncio
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,6 +18,8 @@ from obstore.store import LocalStore, ObjectStoreMethods, S3Store
 from workflows.contract.errors import JobgateError, ProblemCode, Refused
 from workflows.contract.ids import DIGEST, WORKSPACE, Digest, Workspace
 
+Stamp = tuple[int, int, int]
+"""Inode, time of the last writing (nanoseconds) and size (bytes) of a blob's file."""
 CACHE_BYTES = 64 * 1024 * 1024
 CACHED_BLOB_BYTES = 1024 * 1024
 _HASH_ASIDE_BYTES = 1024 * 1024
@@ -93,17 +96,19 @@ class Blobs:
         self._cache.add(key, data)
         return data
 
-    def stamps(self, workspace: Workspace, digests: Sequence[Digest]) -> tuple[str | None, ...] | None:
-        """Of each blob a text that changes when somebody writes its file; None for a store behind a network, where
-        asking costs as much as reading. Raises `BlobMissing`."""
-        if not isinstance(self._store, LocalStore):
+    def stamps(self, workspace: Workspace, digests: Sequence[Digest]) -> tuple[Stamp, ...] | None:
+        """Of each blob what changes when somebody writes its file; None for a store behind a network, where asking
+        costs as much as reading. Every admission asks, so it is a plain `stat` (2 microseconds). Raises `BlobMissing`.
+        """
+        if not isinstance(self._store, LocalStore) or self._store.prefix is None:
             return None
         try:
-            return tuple(self._store.head(_key(workspace, digest))["e_tag"] for digest in digests)
+            files = [os.stat(os.path.join(self._store.prefix, _key(workspace, digest))) for digest in digests]
         except FileNotFoundError:
             raise BlobMissing from None
-        except (BaseError, OSError, ValueError) as error:
+        except OSError as error:
             raise _unavailable() from error
+        return tuple((file.st_ino, file.st_mtime_ns, file.st_size) for file in files)
 
     async def exists(self, workspace: Workspace, digest: Digest) -> bool:
         """Asks the store itself; says nothing about the bytes."""

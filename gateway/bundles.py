@@ -56,7 +56,7 @@ class _Stored(Shape):
 
 
 def parse_bundle(files: Mapping[str, str], check_policy: PolicyCheck = compile_policy) -> Bundle:
-    """The bundle of `files`. Raises Refused: `payload-too-large`, `feature-not-available`, or `input-invalid` with
+    """The bundle of `files`. Raises Refused: `payload-too-large`, or `input-invalid` with
     `file` and `line`."""
     _check_files(files)
     document = load_yaml(files[MANIFEST_FILE], MANIFEST_FILE)

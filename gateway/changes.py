@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 from gateway.authority import Action, Denied, granted
 from gateway.ledger.authorities import (
     AuthorityRow,
-    find_authority,
     mark_ended,
     open_authorities,
+    outdated_authority,
     principals_expired,
     revoke_authority,
 )
@@ -30,7 +30,6 @@ from gateway.ledger.journal import (
     ChangeRow,
     announce,
     changes_since,
-    latest_change,
     mark_delivered,
     record,
     undelivered_changes,
@@ -82,8 +81,8 @@ def accept_job(conn: Connection, row: ReceiptRow, at: datetime) -> bool:
     """Records that the engine knows the job, and looks at what changed since its admission looked. True: the job was
     admitted on something that was taken away at that very moment, or that it should look at, and must be told."""
     accept(conn, row.workspace, row.job_id, at)
-    authority = find_authority(conn, row.workspace, row.job_id)
-    if authority is None or latest_change(conn, row.workspace) == authority.seen_change:
+    authority = outdated_authority(conn, row.workspace, row.job_id)
+    if authority is None:
         return False
     since = changes_since(conn, row.workspace, authority.seen_change)
     if any(change.kind == "key" and change.subject == authority.credential for change in since):

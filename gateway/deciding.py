@@ -93,10 +93,7 @@ async def decide_request(
             answer = outcome(asked.job_id, asked.request, result)
             doors.telemetry.metrics.decisions.add(1, {"verdict": body.decision})
             # The job answers a hint that tells it nothing new with an event: whoever repeats a decision gives none.
-            voted = found.ruling is not None and any(
-                vote.principal == caller.principal and vote.counts for vote in found.ruling.votes
-            )
-            if voted and (answer.state == "pending" or await _recorded(window, asked, until, REPEATED_S)):
+            if _repeated(result) and (answer.state == "pending" or await _recorded(window, asked, until, REPEATED_S)):
                 return True, answer
             with contextlib.suppress(Refused):  # it stands in the ledger; repeating the decision hints again
                 hint = DecisionHint(request_id=asked.request.request_id, decision=body.decision, by=caller.principal)
@@ -196,13 +193,18 @@ def _vote(conn: Connection, asked: _Asked) -> VoteResult:
         shown=asked.request.model_dump(mode="json"),
         may_decide=may_decide,
     )
-    if now >= asked.request.expires_at and isinstance(result, Counted | Decided) and not _repeated(result):
+    if now >= asked.request.expires_at and isinstance(result, Counted | Decided) and not _decided_before(result):
         raise expired()  # and nothing of it is kept
     return result
 
 
-def _repeated(result: Counted | Decided) -> bool:
+def _decided_before(result: VoteResult) -> bool:
     return isinstance(result, Decided) and result.repeated
+
+
+def _repeated(result: VoteResult) -> bool:
+    """The ledger's own word: of the same decisions at the same moment, all but one are repeats."""
+    return isinstance(result, Counted | Decided) and result.repeated
 
 
 async def _recorded(window: Window, asked: _Asked, until: float, at_most_s: float) -> bool:

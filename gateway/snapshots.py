@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.blobs import BlobCorrupt, BlobMissing, Blobs
+from gateway.blobs import BlobCorrupt, BlobMissing, Blobs, Stamp
 from gateway.bundles import Bundle, DigestMismatch, load_bundle, snapshot_digest
 from gateway.deployments import Deployment, check_deployment, effective_limits, price_known
 from gateway.manifest import Tool
@@ -59,7 +59,7 @@ class _Kept:
     """When its bytes were verified (monotonic, in seconds), and what its files were like then."""
 
     snapshot: Snapshot
-    stamps: tuple[str | None, ...] | None
+    stamps: tuple[Stamp, ...] | None
     at: float
 
 
@@ -170,7 +170,6 @@ def _row(tool: Tool) -> ToolRow:
         kind="http" if tool.http else "mcp" if tool.mcp else "python",
         effect=tool.effect,
         timeout_s=tool.timeout_seconds,
-        callback_s=tool.callback.expires_in_seconds if tool.callback else None,
         approval=ApprovalRule(
             groups=tool.approval.groups,
             quorum=tool.approval.quorum,

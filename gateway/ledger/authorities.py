@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, exists, or_, select, update
 
 from gateway.ledger.authority_tables import authorities, grants
-from gateway.ledger.tables import columns_of, insert_if_absent
+from gateway.ledger.tables import changes, columns_of, insert_if_absent
 from workflows.contract.ids import Digest, JobId, PluginName, PrincipalId, Workspace
 
 
@@ -50,6 +50,12 @@ _COLUMNS = columns_of(AuthorityRow, authorities)
 _INSERT = insert_if_absent(authorities)
 _THIS = (authorities.c.workspace == bindparam("of_workspace"), authorities.c.job_id == bindparam("of_job"))
 _FIND = select(*_COLUMNS).where(*_THIS)
+_OUTDATED = _FIND.where(
+    exists().where(
+        changes.c.change_no > authorities.c.seen_change,
+        or_(changes.c.workspace == authorities.c.workspace, changes.c.workspace.is_(None)),
+    )
+)
 _HOLD = _FIND.with_for_update(read=True)
 _RENEW = (
     update(authorities)
@@ -82,6 +88,12 @@ def find_authority(conn: Connection, workspace: Workspace, job_id: JobId, *, hol
     """`hold`: nobody takes it away before the transaction ends (SQLite has one writer at a time anyway)."""
     query = _HOLD if hold else _FIND
     row = conn.execute(query, {"of_workspace": workspace, "of_job": job_id}).first()
+    return None if row is None else AuthorityRow(*row)
+
+
+def outdated_authority(conn: Connection, workspace: Workspace, job_id: JobId) -> AuthorityRow | None:
+    """The job's authority, if something changed in its workspace (or for all) since its admission looked."""
+    row = conn.execute(_OUTDATED, {"of_workspace": workspace, "of_job": job_id}).first()
     return None if row is None else AuthorityRow(*row)
 
 

@@ -63,10 +63,11 @@ class Decided:
 
 @dataclass(frozen=True)
 class Counted:
-    """The vote is recorded, and `votes` of `quorum` people have approved."""
+    """The vote is recorded, and `votes` of `quorum` people have approved; `repeated`: it had been given before."""
 
     votes: int
     quorum: int
+    repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def cast_vote(
         cast = [*cast, vote]
     agreed = [other for other in cast if _same(other, vote) and may_decide(other)]
     if vote.decision == "approve" and len(agreed) < quorum:
-        return Counted(len(agreed), quorum)
+        return Counted(len(agreed), quorum, repeated=mine is not None)
     decision = _decide(conn, vote, agreed, answer, shown)
     _record(conn, vote, "request.decided", decided_by=list(decision.decided_by))
     return Decided(decision, repeated=False)

@@ -30,8 +30,11 @@ _COLUMNS = columns_of(AuditRow, audit)
 _AUDIT = insert(audit)
 _CHANGE = insert(changes).returning(changes.c.change_no)
 _IN_ORDER = select(func.pg_advisory_xact_lock(0x6A6F6268))
-_LATEST = select(func.max(changes.c.change_no)).where(
-    or_(changes.c.workspace == bindparam("of_workspace"), changes.c.workspace.is_(None))
+_NEWEST = select(func.max(changes.c.change_no))
+# Two ends of one index: with OR the database would read every change there ever was, at every admission.
+_LATEST = select(
+    _NEWEST.where(changes.c.workspace == bindparam("of_workspace")).scalar_subquery(),
+    _NEWEST.where(changes.c.workspace.is_(None)).scalar_subquery(),
 )
 
 
@@ -72,7 +75,8 @@ def announce(conn: Connection, workspace: Workspace | None, *, at: datetime, kin
 
 def latest_change(conn: Connection, workspace: Workspace) -> int:
     """0 when nothing ever changed. Admission reads it before and after a start."""
-    return conn.execute(_LATEST, {"of_workspace": workspace}).scalar_one() or 0
+    own, of_all = conn.execute(_LATEST, {"of_workspace": workspace}).one()
+    return max(own or 0, of_all or 0)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,14 @@ receipts = Table(
     instant("refused_at", null=True),
     UniqueConstraint("workspace", "job_id"),
     Index(None, "workspace", "seq"),
-    Index(None, "workspace", "session", "seq"),
+    Index(
+        None,
+        "workspace",
+        "session",
+        "seq",
+        sqlite_where=text("session IS NOT NULL"),
+        postgresql_where=text("session IS NOT NULL"),
+    ),
     sqlite_autoincrement=True,
 )
 

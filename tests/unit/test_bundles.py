@@ -15,11 +15,10 @@ from gateway.bundles import (
     parse_bundle,
     snapshot_digest,
 )
-from gateway.snapshots import dispatch_table
 from gateway.strictjson import canonical, digest_of
 from tests.unit.bundle_files import FILES, MANIFEST, sound_bundle
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import Digest, ToolName, sha256_of
+from workflows.contract.ids import Digest, sha256_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -234,7 +233,9 @@ def test_only_an_http_tool_answers_by_a_callback() -> None:
     http = "    http: {connection: shop, method: POST, path: /refunds}"
     later = "\n    callback: {expires_in_seconds: 60}"
     bundle = parse_bundle({**FILES, "plugin.yaml": MANIFEST.replace(http, http + later)})
-    assert dispatch_table(bundle)[ToolName("refunds.create")].callback_s == 60
+    tool = bundle.manifest.tool("refunds.create")
+    assert tool is not None
+    assert tool.callback is not None
     refused = broken(http, f"    python: refund{later}")
     assert "Only an http tool answers by a callback." in refused.detail
 

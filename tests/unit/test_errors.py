@@ -27,7 +27,7 @@ STATUS = {
     412: "action-digest-mismatch",
     413: "payload-too-large",
     415: "unsupported-media-type",
-    422: "input-invalid idempotency-key-reused deadline-invalid limit-exceeded feature-not-available",
+    422: "input-invalid idempotency-key-reused deadline-invalid limit-exceeded",
     429: "too-many-jobs too-many-requests",
     500: "internal",
     503: "engine-unavailable ledger-unavailable blobs-unavailable admission-unknown",

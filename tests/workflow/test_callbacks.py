@@ -168,12 +168,12 @@ async def test_two_calls_of_a_turn_are_answered_in_any_order(jobs: Jobs) -> None
     assert [result.outcome for result in job.hands.asked_model[1].results] == ["ok", "error"]
 
 
-async def test_a_job_rolls_over_after_the_answer_and_not_before(jobs: Jobs) -> None:
+async def test_a_job_rolls_over_after_the_answer_and_not_before(real_jobs: Jobs) -> None:
     hands = Hands(
         model=[turn(1, READ), turn(2, READ), turn(3, READ), final(4)],
         tools={"invoices.get": [later(), later(), done()]},
     )
-    job = await jobs.start(hands, roll_over_after=15)
+    job = await real_jobs.start(hands, roll_over_after=15)
     for number, step in enumerate((1, 3), 1):
         await job.until_ran("invoices.get 1", times=number)
         await call_back(job, step, 0)

@@ -66,9 +66,9 @@ async def test_requests_keep_their_numbers_over_a_roll_over(jobs: Jobs) -> None:
     assert [request.state for request in ended.view.requests] == ["rejected"] * 3
 
 
-async def test_cancel_near_a_roll_over_is_never_lost(jobs: Jobs) -> None:
+async def test_cancel_near_a_roll_over_is_never_lost(real_jobs: Jobs) -> None:
     for number in range(12):
-        job = await jobs.start(Hands(forever=lambda number: turn(number, READ)), roll_over_after=12)
+        job = await real_jobs.start(Hands(forever=lambda number: turn(number, READ)), roll_over_after=12)
         await job.until_ran(f"model {1 + number % 4}.1")
         await job.handle.cancel()
         assert (await job.end()).story[-2:] == ["cancel.requested", "job.canceled"]

@@ -60,7 +60,6 @@ class ProblemCode(StrEnum):
     RELEASE_CONFLICT = "release-conflict"
     GATE_NOT_MET = "gate-not-met"
     PACKET_SPENT = "packet-spent"
-    FEATURE_NOT_AVAILABLE = "feature-not-available"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,6 @@ PROBLEMS: Mapping[ProblemCode, Problem] = MappingProxyType(
         ProblemCode.RELEASE_CONFLICT: Problem(409, "The release changed meanwhile"),
         ProblemCode.GATE_NOT_MET: Problem(409, "Not yet: the gate's conditions are not met"),
         ProblemCode.PACKET_SPENT: Problem(409, "The packet can not be used any more"),
-        ProblemCode.FEATURE_NOT_AVAILABLE: Problem(422, "This part of the contract is not available in this release"),
     }
 )
 

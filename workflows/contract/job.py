@@ -111,10 +111,9 @@ class ApprovalRule(Carried):
 
 
 class ToolRow(Carried):
-    """One row of the dispatch table. Units: seconds. `callback_s`: it answers later, and is waited for so long."""
+    """One row of the dispatch table: all that the loop needs to know of a tool. `timeout_s` is in seconds."""
 
     kind: Literal["http", "mcp", "python", "builtin"]
-    callback_s: float | None = None
     effect: EffectClass
     timeout_s: float
     approval: ApprovalRule = ApprovalRule()
@@ -264,7 +263,6 @@ class JobStart(Carried):
     deadline: Timestamp
     limits: Limits
     tools: Mapping[ToolName, ToolRow]
-    final_by_schema: bool = False
     session: str | None = None
     conversation: BlobRef | None = None
     retry_of: JobId | None = None

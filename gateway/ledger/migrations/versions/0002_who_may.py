@@ -9,7 +9,12 @@ down_revision = "0001"
 
 def upgrade() -> None:
     op.create_index(
-        "ix_receipts_workspace_session_seq", "receipts", ["workspace", "session", "seq"], unique=False
+        "ix_receipts_workspace_session_seq",
+        "receipts",
+        ["workspace", "session", "seq"],
+        unique=False,
+        sqlite_where=sa.text("session IS NOT NULL"),
+        postgresql_where=sa.text("session IS NOT NULL"),
     )
 
     op.create_table(
