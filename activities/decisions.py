@@ -23,8 +23,8 @@ from gateway.ledger.gates import held_job_released, redeem_for
 from gateway.ledger.packets import packets_of
 from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
 from workflows.contract.errors import StepCode
+from workflows.contract.gates import PacketTerms
 from workflows.contract.ids import BlobRef, ToolName
-from workflows.contract.job import PacketTerms
 from workflows.contract.steps import Activity, ArchiveInput, AuthorityOutput, DecisionInput, GateOutput, Ruling
 
 

@@ -5,7 +5,8 @@ from types import MappingProxyType
 
 from facade.views import NextAction, NextCode
 from workflows.contract.errors import FailureCode
-from workflows.contract.job import Eligibility, JobView, Mode, OpenRequest, RequestKind, Status
+from workflows.contract.gates import Eligibility
+from workflows.contract.job import JobView, Mode, OpenRequest, RequestKind, Status
 
 AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
     {

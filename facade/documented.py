@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from workflows.contract.errors import PROBLEMS, ProblemCode
-from workflows.contract.job import Blocker, Eligibility, Executed, Phase
+from workflows.contract.gates import Blocker, Eligibility, Phase
+from workflows.contract.job import Executed
 
 PROBLEM_JSON = "application/problem+json"
 EVERYWHERE = (

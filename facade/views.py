@@ -12,12 +12,11 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from facade.examples import EVENT, JOB, REQUEST
 from workflows.contract.errors import FailureCode
 from workflows.contract.events import EVENT_DATA, Event, EventType, Timestamp
+from workflows.contract.gates import Blocker, Eligibility
 from workflows.contract.ids import Digest, JobId, PluginName, PrincipalId, RequestId, ToolName
 from workflows.contract.job import (
     ApprovalRule,
-    Blocker,
     DecisionVerb,
-    Eligibility,
     Executed,
     Mode,
     Money,

@@ -19,8 +19,8 @@ from gateway.ledger.grants import GrantRow, NewGrant, insert_grant
 from gateway.ledger.phases import NewPromotion, insert_promotion, runtime_phase
 from gateway.manifest import DecimalText, DeclaredLimits
 from gateway.scopes import DEMO, Action, Caller
+from workflows.contract.gates import Phase
 from workflows.contract.ids import PluginName, PrincipalId
-from workflows.contract.job import Phase
 
 EVERY = "*"
 

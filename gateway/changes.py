@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from gateway.authority import Action, Denied, granted
 from gateway.ledger.authorities import (
     AuthorityRow,
+    find_authority,
     mark_ended,
     open_authorities,
     outdated_authority,

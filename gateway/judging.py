@@ -29,14 +29,9 @@ from gateway.scopes import Action, Caller
 from gateway.settings import Settings
 from gateway.snapshots import Snapshot, SnapshotMismatch, Snapshots
 from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.gates import Eligibility, EligibilityFacts, Phase
 from workflows.contract.ids import Digest, JobId, PrincipalId, Workspace
-from workflows.contract.job import (
-    Eligibility,
-    EligibilityFacts,
-    JobStart,
-    Phase,
-    PluginRef,
-)
+from workflows.contract.job import JobStart, PluginRef
 from workflows.policy.deadline import Denied as NoDeadline
 from workflows.policy.deadline import resolve as resolve_deadline
 from workflows.policy.eligibility import Verdict, classify

@@ -27,14 +27,15 @@ from gateway.snapshots import SnapshotMismatch
 from gateway.strictjson import digest_of
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import EventType
+from workflows.contract.gates import PHASES, Eligibility
 from workflows.contract.ids import KEY, Digest, JobId
-from workflows.contract.job import PHASES, Eligibility, EndRecord, Status
+from workflows.contract.job import EndRecord, Status
 from workflows.policy.eligibility import lower
 
 PacketState = Literal["proposed", "approved", "redeemed", "expired", "revoked", "inconclusive"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Proof:
     """What one canary job showed: `read_back` is what its app sees of it."""
 

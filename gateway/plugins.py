@@ -34,8 +34,9 @@ from gateway.ledger.phases import phase_of
 from gateway.scopes import Action, Caller
 from gateway.snapshots import SnapshotMismatch, dispatch_table
 from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.gates import Phase
 from workflows.contract.ids import PLUGIN_NAME, PluginName
-from workflows.contract.job import DISPATCH_TABLE_BYTES, Phase
+from workflows.contract.job import DISPATCH_TABLE_BYTES
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from gateway.ledger.phases import NewPromotion, find_promotion, insert_promotion
 from gateway.plugins import plugin_unknown
 from gateway.scopes import Action, Caller
 from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.gates import Phase
 from workflows.contract.ids import PluginName, Workspace
-from workflows.contract.job import Phase
 from workflows.policy.promotion import NotMet, Recorded, judge, judge_demotion, next_rung
 
 

@@ -12,8 +12,8 @@ from gateway.ledger.catalog import PluginVersionRow, withdraw_version
 from gateway.ledger.phases import phase_of
 from gateway.plugins import plugin_unknown
 from gateway.scopes import Action, Caller
+from workflows.contract.gates import Phase
 from workflows.contract.ids import PLUGIN_VERSION, PluginName
-from workflows.contract.job import Phase
 
 
 async def withdraw(

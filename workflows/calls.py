@@ -13,8 +13,9 @@ from temporalio import workflow
 
 from workflows.contract.errors import FailureCode, JobFailed, JobgateError, StepCode, StepError
 from workflows.contract.events import EventType as E
+from workflows.contract.gates import PacketTerms
 from workflows.contract.ids import EffectId, effect_id
-from workflows.contract.job import CallResult, JobStart, OpenRequest, PacketTerms
+from workflows.contract.job import CallResult, JobStart, OpenRequest
 from workflows.contract.steps import CallbackInput, PlannedCall, ToolInput, ToolOutput
 from workflows.journal import Journal
 from workflows.meter import Meter

@@ -16,16 +16,15 @@ from temporalio.exceptions import ApplicationError
 from workflows.calls import Calls, Stopped
 from workflows.contract.errors import FailureCode, JobFailed, JobgateError, StepError
 from workflows.contract.events import EventType as E
+from workflows.contract.gates import Eligibility, PacketTerms
 from workflows.contract.job import (
     INLINE_RESULT_BYTES,
     MEMO_START,
     SEGMENT_EVENTS,
-    Eligibility,
     EndRecord,
     Failure,
     JobStart,
     LoopState,
-    PacketTerms,
     SegmentRef,
     Status,
 )

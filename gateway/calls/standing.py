@@ -26,8 +26,8 @@ from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
 from gateway.ledger.spending import Spent, record_spent
 from gateway.ledger.stops import find_stop
 from workflows.contract.errors import StepCode, StepError
+from workflows.contract.gates import PHASES, Phase
 from workflows.contract.ids import Digest, RequestId
-from workflows.contract.job import PHASES, Phase
 from workflows.policy.eligibility import lower
 
 

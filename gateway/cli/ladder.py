@@ -86,9 +86,7 @@ def packet_create(
         typer.Option("--tool", metavar="TOOL", help="A read-only tool it may call; may be given often."),
     ] = None,
     max_steps: Annotated[int, typer.Option("--max-steps", min=1, help="Model and tool steps, together.")] = 10,
-    expires: Annotated[
-        int, typer.Option("--expires-in", metavar="SECONDS", min=1, help="Unless redeemed.")
-    ] = 3600,
+    expires: Annotated[int, typer.Option("--expires-in", metavar="SECONDS", min=1, help="Unless redeemed.")] = 3600,
     data: DataDir = None,
     json_output: JsonOutput = False,
     verbose: Verbose = False,

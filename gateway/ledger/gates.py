@@ -11,7 +11,7 @@ from gateway.ledger.catalog_tables import promotions
 from gateway.ledger.packets import PacketRow, packets_of, redeem_packet
 from gateway.ledger.phases import resolve
 from gateway.ledger.receipts import ReceiptRow
-from workflows.contract.job import PHASES
+from workflows.contract.gates import PHASES
 from workflows.policy.eligibility import lower
 
 _RELEASED = (

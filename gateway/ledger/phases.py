@@ -14,8 +14,8 @@ from gateway.ledger.catalog_tables import deployments, plugin_versions, promotio
 from gateway.ledger.column_types import Words
 from gateway.ledger.journal import announce, record
 from gateway.ledger.tables import columns_of, insert_if_absent
+from workflows.contract.gates import Phase
 from workflows.contract.ids import Digest, PluginName, PrincipalId, Workspace
-from workflows.contract.job import Phase
 
 PromotionState = Literal["proposed", "done"]
 _LOWEST: Phase = "blocked_noop"

@@ -11,7 +11,8 @@ from gateway.doors import At, By, body_of, json_body, need_scope, request_clock
 from gateway.jobrequest import JobRequest, read_key
 from gateway.scopes import Action
 from workflows.contract.errors import ProblemCode as P
-from workflows.contract.job import Blocker, Eligibility, Executed, Mode, PluginRef, Status
+from workflows.contract.gates import Blocker, Eligibility
+from workflows.contract.job import Executed, Mode, PluginRef, Status
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

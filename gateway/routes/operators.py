@@ -14,7 +14,7 @@ from gateway.strictjson import parse_json
 from gateway.withdrawing import withdraw
 from workflows.contract.errors import ProblemCode as P
 from workflows.contract.events import Timestamp
-from workflows.contract.job import Phase
+from workflows.contract.gates import Phase
 
 router = APIRouter(prefix="/v1", tags=["operators"])
 

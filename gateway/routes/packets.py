@@ -9,7 +9,6 @@ from facade.documented import refusals
 from facade.views import JobAnswer
 from gateway import packets
 from gateway.doors import At, By, body_of, read_body
-from gateway.ledger.packets import PacketRow
 from gateway.packets import PacketState
 from workflows.contract.errors import ProblemCode as P
 from workflows.contract.events import Timestamp
@@ -96,19 +95,9 @@ async def approve(packet_id: str, doors: At, caller: By) -> PacketMoved:
 async def show(packet_id: str, request: Request, doors: At, caller: By) -> PacketAnswer:
     """Its state, and when its job has ended what that job showed."""
     packet = await packets.look_at(doors, request.app.state.serving.window, caller, packet_id)
-    row, proof = packet.row, packet.proof
-    return PacketAnswer(
-        **_facts(row),
-        state=packet.state,
-        proof=None
-        if proof is None
-        else ProofAnswer(
-            status=proof.status,
-            result_digest=proof.result_digest,
-            tools=proof.tools,
-            read_back=proof.read_back,
-        ),
-    )
+    shown = None if packet.proof is None else ProofAnswer.model_validate(vars(packet.proof))
+    facts = {**vars(packet.row), "created_at": packet.row.at, "state": packet.state, "proof": shown}
+    return PacketAnswer.model_validate(facts)
 
 
 @router.delete("/{packet_id}", operation_id="revokePacket", responses=refusals(*_ONE, P.PACKET_SPENT))
@@ -116,8 +105,3 @@ async def revoke(packet_id: str, doors: At, caller: By) -> PacketMoved:
     """Take it back before it is redeemed."""
     row = await packets.revoke_it(doors, caller, packet_id)
     return PacketMoved(packet_id=row.packet_id, state="revoked")
-
-
-def _facts(row: PacketRow) -> dict[str, object]:
-    names = set(PacketAnswer.model_fields) - {"state", "proof", "created_at"}
-    return {**{name: value for name, value in vars(row).items() if name in names}, "created_at": row.at}

@@ -10,7 +10,7 @@ from gateway import plugins
 from gateway.doors import At, By, body_of, read_body
 from gateway.promoting import Climber, approve, demote, propose
 from workflows.contract.errors import ProblemCode as P
-from workflows.contract.job import Phase
+from workflows.contract.gates import Phase
 
 router = APIRouter(prefix="/v1", tags=["promotions"])
 

@@ -26,8 +26,8 @@ from tests.rig.client import Client, Json, fresh_key
 from tests.rig.effect_log import EffectLog
 from tests.rig.plugins import fresh_name, promote
 from tests.rig.stack import Stack
+from workflows.contract.gates import Phase
 from workflows.contract.ids import PluginName, PrincipalId, Workspace
-from workflows.contract.job import Phase
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -7,8 +7,9 @@ from tests.workflow.hands import Fault, Hands, Held, call, done, final, later, t
 from tests.workflow.jobs import TOOLS, Job, Jobs
 from tests.workflow.vendors import call_back
 from workflows.contract.errors import StepCode
+from workflows.contract.gates import EligibilityFacts
 from workflows.contract.ids import ToolName
-from workflows.contract.job import ApprovalRule, EligibilityFacts, Limits, ToolRow
+from workflows.contract.job import ApprovalRule, Limits, ToolRow
 from workflows.contract.steps import AuthorityOutput, GateOutput, ToolOutput
 
 READ = call(0, "invoices.get")

@@ -26,8 +26,9 @@ from gateway.snapshots import Snapshot, Snapshots
 from gateway.strictjson import digest_of
 from gateway.temporal import Engine, connect
 from tests.rig.plugins import CONNECTION, CREDENTIAL, fresh_name
+from workflows.contract.gates import EligibilityFacts
 from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace, workflow_id
-from workflows.contract.job import EligibilityFacts, EndRecord, JobStart, PluginRef
+from workflows.contract.job import EndRecord, JobStart, PluginRef
 
 DEMO = Workspace("demo")
 APP = PrincipalId("app")

@@ -6,9 +6,9 @@ from typing import Any
 from facade.reader import Access, Ending, Execution, LedgerFacts, Pending, ReceiptFacts
 from workflows.contract.errors import FailureCode
 from workflows.contract.events import Event, EventType
+from workflows.contract.gates import Eligibility
 from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, PrincipalId, RequestId, ToolName
 from workflows.contract.job import (
-    Eligibility,
     EndRecord,
     Failure,
     JobView,

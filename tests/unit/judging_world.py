@@ -26,8 +26,9 @@ from gateway.snapshots import Snapshots
 from tests.unit.bundle_files import FILES
 from tests.unit.ledger_rows import APP, AT, DEMO, OPERATOR, REFUND, grant, promotion, version
 from workflows.contract.errors import Refused
+from workflows.contract.gates import Phase
 from workflows.contract.ids import JobId
-from workflows.contract.job import JobStart, Phase
+from workflows.contract.job import JobStart
 
 NOW = datetime.now(UTC)
 KEY = JobId("k-9")

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from workflows.contract.job import PHASES, EligibilityFacts, Phase
+from workflows.contract.gates import PHASES, EligibilityFacts, Phase
 from workflows.policy.eligibility import classify, phase_in_force
 
 RANK = {"blocked_noop": 0, "stateful_noop": 1, "live_canary": 2, "live": 3}

@@ -7,8 +7,9 @@ import pytest
 from temporalio import workflow
 
 from workflows.contract.events import EventType as E
+from workflows.contract.gates import Eligibility
 from workflows.contract.ids import BlobRef, Digest, RequestId, ToolName
-from workflows.contract.job import MEMO_STATE, Eligibility, Event, JobView, OpenRequest, SegmentRef, Status
+from workflows.contract.job import MEMO_STATE, Event, JobView, OpenRequest, SegmentRef, Status
 from workflows.journal import CLOSED_REQUESTS_KEPT, RUNNING_TAIL_BYTES, Journal
 from workflows.policy.transitions import IllegalTransition
 

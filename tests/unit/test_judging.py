@@ -24,7 +24,8 @@ from gateway.limits import least, narrowed
 from tests.unit.judging_world import CALLER, CANARY, KEY, NOW, World, new_world, request
 from tests.unit.ledger_rows import APP, AT, DEMO, OPERATOR, REFUND, grant, receipt
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.job import EligibilityFacts, JobStart, Limits, Mode, Phase
+from workflows.contract.gates import EligibilityFacts, Phase
+from workflows.contract.job import JobStart, Limits, Mode
 from workflows.policy.eligibility import classify
 
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from workflows.contract.job import PHASES, Phase
+from workflows.contract.gates import PHASES, Phase
 from workflows.policy.promotion import NEEDS, SMOKE_IS_FRESH_FOR, Granted, NotMet, Recorded, judge, judge_demotion
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)

@@ -18,18 +18,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from tests.rig.waiting import wait_until
 from tests.workflow.hands import Hands, Stubs
 from workflows.contract.events import Event, EventType
+from workflows.contract.gates import EligibilityFacts
 from workflows.contract.ids import Digest, JobId, PluginName, PrincipalId, RequestId, ToolName, Workspace, sha256_of
-from workflows.contract.job import (
-    MEMO_START,
-    MEMO_STATE,
-    EligibilityFacts,
-    EndRecord,
-    JobStart,
-    JobView,
-    Limits,
-    PluginRef,
-    ToolRow,
-)
+from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, JobStart, JobView, Limits, PluginRef, ToolRow
 from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, DecisionHint, Hint, Ruling, ViewInput, ViewOutput
 from workflows.job import JobWorkflow
 from workflows.opening import memo_of, queued_view

@@ -4,8 +4,8 @@ from tests.workflow.hands import Fault, Hands, call, final, turn
 from tests.workflow.jobs import Jobs
 from tests.workflow.test_gate import CANARY
 from workflows.contract.errors import StepCode
+from workflows.contract.gates import PacketTerms
 from workflows.contract.ids import ToolName
-from workflows.contract.job import PacketTerms
 from workflows.contract.steps import GateOutput
 
 READ = call(0, "invoices.get")

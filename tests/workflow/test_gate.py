@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from tests.workflow.hands import Hands, final
 from tests.workflow.jobs import LIVE, TOOLS, Jobs, payload
-from workflows.contract.job import EligibilityFacts
+from workflows.contract.gates import EligibilityFacts
 from workflows.contract.steps import GateOutput
 
 CANARY = EligibilityFacts(version_phase="live_canary", runtime_phase="live")

@@ -9,10 +9,12 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer
+from pydantic import PlainSerializer
 
+from workflows.contract.carried import Carried
 from workflows.contract.errors import FailureCode
 from workflows.contract.events import Event, Timestamp
+from workflows.contract.gates import Blocker, Eligibility, EligibilityFacts, PacketTerms
 from workflows.contract.ids import (
     BlobRef,
     Digest,
@@ -27,8 +29,6 @@ from workflows.contract.ids import (
 
 Mode = Literal["live", "dry_run"]
 EffectClass = Literal["read", "idempotent_write", "write"]
-Phase = Literal["blocked_noop", "stateful_noop", "live_canary", "live"]
-PHASES: tuple[Phase, ...] = ("blocked_noop", "stateful_noop", "live_canary", "live")
 Executed = Literal["no", "yes", "unknown"]
 Recovery = Literal["automatic", "needs_person", "none"]
 RequestKind = Literal["approval", "question", "reconciliation"]
@@ -50,34 +50,6 @@ class Status(StrEnum):
 
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED})
-
-
-class Eligibility(StrEnum):
-    BLOCKED = "blocked"
-    LOCAL_ONLY = "local_only"
-    DRY_RUN_ELIGIBLE = "dry_run_eligible"
-    LIVE_APPROVED = "live_approved"
-
-
-class Blocker(StrEnum):
-    """What is missing; with BLOCKED and LOCAL_ONLY it explains the refusal, with DRY_RUN_ELIGIBLE the wait."""
-
-    PHASE_BLOCKED_NOOP = "phase_blocked_noop"
-    RELEASE_MISSING = "release_missing"
-    DEPLOYMENT_MISSING = "deployment_missing"
-    VERSION_WITHDRAWN = "version_withdrawn"
-    SNAPSHOT_MISMATCH = "snapshot_mismatch"
-    SCOPE_VIOLATION = "scope_violation"
-    LIMIT_EXCEEDED = "limit_exceeded"
-    LOCAL_ONLY_BY_CONTRACT = "local_only_by_contract"
-    CAPABILITY_UNAVAILABLE = "capability_unavailable"
-    AWAITING_PROMOTION = "awaiting_promotion"
-
-
-class Carried(BaseModel):
-    """The common configuration of models inside histories."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Initiator(Carried):
@@ -120,23 +92,6 @@ class ToolRow(Carried):
     reconcile: ToolName | None = None
     event: str | None = None
     hidden: bool = False
-
-
-class EligibilityFacts(Carried):
-    """What `policy.eligibility.classify` judges, frozen at admission and judged again inside the workflow."""
-
-    scope_ok: bool = True
-    authority_ok: bool = True
-    limits_ok: bool = True
-    snapshot_ok: bool = True
-    released: bool = True
-    deployed: bool = True
-    withdrawn: bool = False
-    version_phase: Phase
-    runtime_phase: Phase
-    offload: Literal["allowed", "local_only"] = "allowed"
-    capabilities_met: bool = True
-    packet_redeemed: bool = False
 
 
 class Usage(Carried):
@@ -209,11 +164,6 @@ class EndRecord(Carried):
     view: JobView
     segments: tuple[SegmentRef, ...] = ()
     events: tuple[Event, ...] = ()
-
-
-class PacketTerms(Carried):
-    tools: tuple[ToolName, ...]
-    max_steps: int
 
 
 class LoopState(Carried):

@@ -7,17 +7,17 @@ principal, snapshot, deadline and decision from the ledger.
 from enum import StrEnum
 from typing import Literal
 
+from workflows.contract.carried import Carried
 from workflows.contract.events import Event, Timestamp
+from workflows.contract.gates import PacketTerms
 from workflows.contract.ids import BlobRef, Digest, EffectId, PrincipalId, RequestId, ToolName
 from workflows.contract.job import (
     CallResult,
-    Carried,
     DecisionVerb,
     EffectClass,
     JobView,
     Money,
     OpenRequest,
-    PacketTerms,
     Progress,
     RequestKind,
     SegmentRef,

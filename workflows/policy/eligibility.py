@@ -7,7 +7,7 @@ design.md section 6, Ladder.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workflows.contract.job import PHASES, Blocker, Eligibility, EligibilityFacts, Phase
+from workflows.contract.gates import PHASES, Blocker, Eligibility, EligibilityFacts, Phase
 
 
 @dataclass(frozen=True, slots=True)

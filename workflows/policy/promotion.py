@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from workflows.contract.job import PHASES, Phase
+from workflows.contract.gates import PHASES, Phase
 
 SMOKE_IS_FRESH_FOR = timedelta(hours=1)
 
