@@ -15,6 +15,7 @@ from gateway.allowlist import CredentialPolicy
 from gateway.authority import Allowed, Denied, decide, granted
 from gateway.dependencies import dependency_withdrawn
 from gateway.jobrequest import JobRequest
+from gateway.lanes import fitting
 from gateway.ledger.authorities import NewAuthority
 from gateway.ledger.catalog import list_plugin_versions
 from gateway.ledger.engine import Ledger
@@ -125,6 +126,8 @@ class Judge:
             session=asked.session,
             conversation=None if known.session is None else known.session.conversation,
             labels=asked.labels,
+            tool_queue=self._tool_queue(snapshot),
+            has_policy=snapshot.bundle.manifest.policy is not None,
             roll_over_after=self._settings.roll_over_after_events,
             heartbeat_s=self._settings.heartbeat_timeout_s,
         )
@@ -149,6 +152,11 @@ class Judge:
             session=known.session,
             max_open=granted_.limits.max_concurrent_jobs,
         )
+
+    def _tool_queue(self, snapshot: Snapshot) -> str | None:
+        """Where tool calls are routed to, where the job's own lane lacks what the plugin requires."""
+        lane = fitting(self._settings, snapshot.bundle.manifest.requires)
+        return None if lane is None or lane.lane == self._settings.lane else lane.task_queue
 
     async def _facts(self, caller: Caller, known: Known) -> tuple[Snapshot | None, EligibilityFacts]:
         """The facts of what is to run, and the snapshot where there is one. A session keeps the one it is bound to."""
@@ -177,14 +185,12 @@ class Judge:
             bool(manifest.dependencies)
             and await self._ledger.read(lambda conn: dependency_withdrawn(conn, caller.workspace, manifest))
         )
-        lanes = self._settings.lanes.values()
-        needed = set(manifest.requires)
         return snapshot, facts.model_copy(
             update={
                 "withdrawn": withdrawn,
                 "scope_ok": self._references_allowed(caller.workspace, snapshot),
                 "offload": manifest.offload,
-                "capabilities_met": any(needed <= set(lane.capabilities) for lane in lanes),
+                "capabilities_met": fitting(self._settings, manifest.requires) is not None,
             }
         )
 

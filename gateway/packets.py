@@ -13,7 +13,8 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from facade.project import Look, project, state_of
+from facade.cursors import Cursor
+from facade.project import Look, ended, project, state_of
 from facade.views import JobAnswer
 from facade.window import Window
 from gateway.doors import Doors, need_scope, permit
@@ -29,9 +30,10 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import EventType
 from workflows.contract.gates import PHASES, Eligibility
 from workflows.contract.ids import KEY, Digest, JobId
-from workflows.contract.job import EndRecord, Status
+from workflows.contract.job import Status
 from workflows.policy.eligibility import lower
 
+PAGE = 500
 PacketState = Literal["proposed", "approved", "redeemed", "expired", "revoked", "inconclusive"]
 
 
@@ -145,15 +147,17 @@ async def look_at(doors: Doors, window: Window, caller: Caller, packet_id: str) 
     if row.redeemed_at is None:
         return Packet(row, _unused(row, datetime.now(UTC)))
     look = await window.sight.recorded(row.workspace, row.job_id)
-    if look.execution is None or state_of(look).status not in (Status.SUCCEEDED, Status.FAILED, Status.CANCELED):
-        return Packet(row, "redeemed" if look.execution is not None else "inconclusive")
+    if look.execution is None:
+        return Packet(row, "inconclusive")
+    if not ended(look):
+        return Packet(row, "redeemed")
     answer = project(look, await window.reader.ledger(caller, row.job_id), datetime.now(UTC))
     if isinstance(answer, Refused):
         raise answer
     proof = Proof(
         status=answer.status,
         result_digest=None if answer.result is None else digest_of(answer.result),
-        tools=_tools(look),
+        tools=await _tools(window, row),
         read_back=answer,
     )
     return Packet(row, "redeemed" if answer.status is Status.SUCCEEDED else "inconclusive", proof)
@@ -167,11 +171,18 @@ def _unused(row: PacketRow, now: datetime) -> PacketState:
     return "proposed" if row.approved_at is None else "approved"
 
 
-def _tools(look: Look) -> tuple[str, ...]:
+async def _tools(window: Window, row: PacketRow) -> tuple[str, ...]:
     """The tools that the job called, each once, by name; from its own log."""
-    recorded = None if look.execution is None else look.execution.recorded
-    events = (look.record or recorded or EndRecord(view=state_of(look))).events
-    return tuple(sorted({str(event.data["tool"]) for event in events if event.type is EventType.TOOL_STARTED}))
+    called: set[str] = set()
+    cursor: Cursor = 0
+    while True:
+        _, page = await window.sight.page(row.workspace, row.job_id, cursor, PAGE)
+        if page is None:
+            return tuple(sorted(called))
+        called |= {str(event.data["tool"]) for event in page.events if event.type is EventType.TOOL_STARTED}
+        if page.complete or not page.events:
+            return tuple(sorted(called))
+        cursor = page.cursor
 
 
 def _find(conn: Connection, caller: Caller, packet_id: str, action: Action) -> PacketRow:

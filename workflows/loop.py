@@ -59,7 +59,7 @@ class Loop:
         state = start.state or LoopState(view=opening, seq=1, events=(opening.last_event,))
         identity = identity_of(start) if start.state is None else ()
         self._journal = Journal(state.view, state.events, state.segments, state.seq, identity, about(start))
-        self._steps = Steps(start.deadline, start.heartbeat_s, self._may_start)
+        self._steps = Steps(start.deadline, start.heartbeat_s, self._may_start, start.tool_queue)
         self._meter = Meter(self._journal, start.limits, self._may_start, state.step, state.warned)
         self._people = People(
             self._journal,

@@ -3,8 +3,10 @@
 `job.queued` (seq 1) and the view that goes with it are computed from the start input, so they exist with no worker.
 """
 
+from typing import Literal
+
 from workflows.contract.events import Event, EventType
-from workflows.contract.job import JobStart, JobView, MemoStart, PlannedTool, Status
+from workflows.contract.job import ApprovalRule, JobStart, JobView, MemoStart, PlannedTool, Status, ToolRow
 from workflows.policy.eligibility import classify
 
 
@@ -60,9 +62,26 @@ def planned(start: JobStart) -> tuple[PlannedTool, ...]:
     return tuple(
         PlannedTool(
             tool=name,
+            kind=row.kind,
             effect=row.effect,
-            would_ask=None if row.effect == "read" else " or ".join(row.approval.groups) or "anyone who may decide",
+            asks=asks,
+            would_ask=None if asks == "never" else _whom(row.approval),
         )
         for name, row in start.tools.items()
+        for asks in (_asks(start, row),)
         if not row.hidden
     )
+
+
+def _asks(start: JobStart, row: ToolRow) -> Literal["never", "always", "policy"]:
+    """Without a policy reads run and writes ask; a question to a person is always one."""
+    if row.kind == "builtin":
+        return "always"
+    if start.has_policy:
+        return "policy"
+    return "never" if row.effect == "read" else "always"
+
+
+def _whom(rule: ApprovalRule) -> str:
+    who = " or ".join(rule.groups) or "anyone who may decide"
+    return who if rule.quorum == 1 else f"{rule.quorum} of {who}"

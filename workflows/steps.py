@@ -48,10 +48,13 @@ LEDGER_READ = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interva
 class Steps:
     """`may_start` raises where nothing may start any more; it is asked before every attempt."""
 
-    def __init__(self, deadline: datetime, heartbeat_s: float, may_start: Callable[[], None]) -> None:
+    def __init__(
+        self, deadline: datetime, heartbeat_s: float, may_start: Callable[[], None], tool_queue: str | None = None
+    ) -> None:
         self._deadline = deadline
         self._heartbeat = timedelta(seconds=heartbeat_s)
         self._may_start = may_start
+        self._tool_queue = tool_queue
 
     async def model(
         self, make: Callable[[int], ModelInput], replaced: Callable[[int, StepError, float], None], summary: str
@@ -102,6 +105,7 @@ class Steps:
                     activity,
                     make(attempt),
                     result_type=returns,
+                    task_queue=self._tool_queue if activity is Activity.TOOL else None,
                     schedule_to_close_timeout=self._left(),
                     heartbeat_timeout=self._heartbeat,
                     retry_policy=ONCE,

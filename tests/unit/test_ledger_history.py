@@ -18,7 +18,18 @@ PACKAGES = ("workflows", "facade", "gateway", "activities")
 ANY = "*"
 """The columns are not named where the statement is written."""
 
-HISTORY = {"audit", "decisions", "votes", "releases", "deployments", "usage", "promotions", "stops", "workspaces"}
+HISTORY = {
+    "audit",
+    "decisions",
+    "votes",
+    "releases",
+    "deployments",
+    "usage",
+    "promotions",
+    "evidence",
+    "stops",
+    "workspaces",
+}
 MAY_CHANGE = {
     # `*` is a refused key reserved anew, which test_only_a_refused_key_is_written_anew bounds.
     "receipts": {"confirmed_at", "refused_at", ANY},
@@ -26,6 +37,7 @@ MAY_CHANGE = {
     "grants": {"revoked_at"},
     "api_keys": {"revoked_at"},
     "changes": {"delivered_at"},
+    "packets": {"approved_by", "approved_at", "revoked_by", "revoked_at", "redeemed_run", "redeemed_at"},
     "callbacks": {"answered_at", "outcome", "result_ref", "closed_at"},
     "effects": {"state", "epoch", "sent_at", "finished_at", "outcome_ref", "attempt", "request_id"},
     "sessions": {"last_job", "conversation", "head_step", "head_attempt"},

@@ -218,9 +218,9 @@ def test_a_held_job_says_that_an_operator_must_open_the_gate() -> None:
 
 
 def test_a_dry_run_answers_with_its_plan() -> None:
-    plan = ({"tool": "refunds.create", "effect": "write", "would_ask": "finance"},)
+    plan = ({"tool": "refunds.create", "kind": "http", "effect": "write", "asks": "always", "would_ask": "finance"},)
     found = answer(Look(execution(view(Status.SUCCEEDED, plan=plan), "completed")))
-    assert found.result == {"planned": [{"tool": "refunds.create", "effect": "write", "would_ask": "finance"}]}
+    assert found.result == {"planned": [*plan]}
 
 
 @pytest.mark.parametrize("status", Status)

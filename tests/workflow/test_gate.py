@@ -17,16 +17,16 @@ CANARY = EligibilityFacts(version_phase="live_canary", runtime_phase="live")
 
 
 async def test_dry_run_plans_from_the_table_without_one_activity(jobs: Jobs) -> None:
-    job = await jobs.start(Hands(), mode="dry_run", facts=CANARY)
+    job = await jobs.start(Hands(), mode="dry_run", facts=CANARY, has_policy=False)
     ended = await job.end()
     assert ended.story == ["job.queued", "job.succeeded"]
     assert (ended.view.executed, ended.view.result_ref, ended.view.usage.steps) == ("no", None, 0)
-    assert [(line.tool, line.effect, line.would_ask) for line in ended.view.plan or ()] == [
-        ("invoices.get", "read", None),
-        ("orders.get", "read", None),
-        ("refunds.create", "write", "anyone who may decide"),
-        ("notes.put", "idempotent_write", "anyone who may decide"),
-        ("ask_human", "read", None),
+    assert [(line.tool, line.effect, line.asks, line.would_ask) for line in ended.view.plan or ()] == [
+        ("invoices.get", "read", "never", None),
+        ("orders.get", "read", "never", None),
+        ("refunds.create", "write", "always", "anyone who may decide"),
+        ("notes.put", "idempotent_write", "always", "anyone who may decide"),
+        ("ask_human", "read", "always", "anyone who may decide"),
     ]
     assert "refunds.find" in TOOLS
     assert not [kind for kind in await job.history_types() if kind.startswith("ACTIVITY")]

@@ -126,8 +126,13 @@ class Failure(Carried):
 
 
 class PlannedTool(Carried):
+    """What a dry run says of a tool: whether a person would be asked before a call (`policy`: as the access policy
+    says of its arguments), and who may decide."""
+
     tool: ToolName
+    kind: str = "http"
     effect: EffectClass
+    asks: Literal["never", "always", "policy"] = "never"
     would_ask: str | None
 
 
@@ -197,6 +202,7 @@ class CallResult(Carried):
 
 class JobStart(Carried):
     """The start input: references, limits, dispatch table (at most 32 KB). `conversation`: of its session so far.
+    `tool_queue`: the task queue of the lane that tool calls are routed to, where it is not the job's own.
 
     `roll_over_after`: test knob, history events after which it rolls over; None = as the engine asks."""
 
@@ -217,6 +223,8 @@ class JobStart(Carried):
     conversation: BlobRef | None = None
     retry_of: JobId | None = None
     labels: Mapping[str, str] = {}
+    tool_queue: str | None = None
+    has_policy: bool = True
     roll_over_after: int | None = None
     heartbeat_s: float = 10.0
     state: LoopState | None = None
