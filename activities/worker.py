@@ -35,6 +35,7 @@ from gateway.calls.kinds import Kinds
 from gateway.calls.mcp_tool import McpCalls
 from gateway.calls.permits import Permits
 from gateway.calls.python_tool import PythonCalls
+from gateway.calls.reconciling import Reconciling
 from gateway.calls.writes import Writes
 from gateway.changes import Changes
 from gateway.ledger.engine import Ledger
@@ -112,6 +113,7 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
         python=PythonCalls(ledger, credentials),
     )
     calls = CallGateway(kinds, permits, Writes(ledger, blobs, permits), snapshots, blobs, ways_back)
+    tools = ToolActivity(calls, Reconciling(kinds, permits, ledger, snapshots, blobs))
     reads = LedgerActivities(ledger, blobs)
     model = ModelActivity(permits, ledger, snapshots, blobs, Providers(door, credentials), kinds)
     return Worker(
@@ -120,7 +122,8 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
         workflows=[JobWorkflow],
         activities=[
             model.model,
-            ToolActivity(calls).tool,
+            tools.tool,
+            tools.reconcile,
             reads.read_decision,
             reads.read_gate,
             reads.read_authority,

@@ -21,6 +21,7 @@ from facade.window import Window
 from gateway.deciders import is_own_job, may_still_decide
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.decisions import Counted, Decided, VoteResult, VoteRow, cast_vote
+from gateway.ledger.effects import reconcile_effect
 from gateway.ledger.receipts import lock_job
 from gateway.questions import misfits
 from gateway.schemas import SchemaInvalid
@@ -193,9 +194,20 @@ def _vote(conn: Connection, asked: _Asked) -> VoteResult:
         shown=asked.request.model_dump(mode="json"),
         may_decide=may_decide,
     )
+    if isinstance(result, Decided) and not result.repeated:
+        _settle(conn, asked, now)
     if now >= asked.request.expires_at and isinstance(result, Counted | Decided) and not _decided_before(result):
         raise expired()  # and nothing of it is kept
     return result
+
+
+def _settle(conn: Connection, asked: _Asked, now: datetime) -> None:
+    """A settlement is written to its effect with the verdict; `stop` leaves it unknown."""
+    receipt, effect, answer = asked.ledger.receipt, asked.request.effect_id, asked.body.answer
+    if asked.request.kind != "reconciliation" or receipt is None or effect is None or answer == "stop":
+        return
+    happened = answer == "happened"
+    reconcile_effect(conn, asked.caller.workspace, receipt.job_id, effect, happened=happened, outcome_ref=None, at=now)
 
 
 def _decided_before(result: VoteResult) -> bool:

@@ -17,6 +17,7 @@ from workflows.contract.gates import PacketTerms
 from workflows.contract.ids import EffectId, effect_id
 from workflows.contract.job import CallResult, JobStart, OpenRequest
 from workflows.contract.steps import CallbackInput, PlannedCall, ToolInput, ToolOutput
+from workflows.doubt import Doubt
 from workflows.journal import Journal
 from workflows.meter import Meter
 from workflows.people import People
@@ -68,6 +69,7 @@ class Calls:
         self._meter = meter
         self._people = people
         self._may_start = may_start
+        self._doubt = Doubt(start, journal, steps, people)
         self._write_turn = asyncio.Lock()
         self.writes: set[asyncio.Task[CallResult]] = set()
         self.packet: PacketTerms | None = None
@@ -178,7 +180,10 @@ class Calls:
                 executed="unknown",
             )
             self._may_start()
-            raise self._ended(FailureCode.EFFECT_UNKNOWN, f"The outcome of {call.tool} is not known.")
+            if effect is None or not workflow.patched("reconcile"):
+                raise self._ended(FailureCode.EFFECT_UNKNOWN, f"The outcome of {call.tool} is not known.")
+            reply = await self._doubt.resolve(step, call, effect)
+            assert reply.outcome == "ok" or reply.outcome == "error"
         self._journal.amend(executed="yes")
         self._journal.emit(E.TOOL_FINISHED, reply.message, {**named, "outcome": reply.outcome})
         self._meter.warn()

@@ -12,12 +12,13 @@ from temporalio.common import RawValue
 
 from workflows.contract.events import EventType as E
 from workflows.contract.events import timestamp
-from workflows.contract.ids import Digest, RequestId, request_id
-from workflows.contract.job import JobStart, OpenRequest, RequestState
+from workflows.contract.ids import Digest, EffectId, RequestId, request_id
+from workflows.contract.job import ApprovalRule, JobStart, OpenRequest, RequestState
 from workflows.contract.steps import CallbackHint, DecisionHint, DecisionInput, Hint, PlannedCall, Ruling
 from workflows.journal import Journal
 from workflows.steps import Steps
 
+TITLE_CHARS = 200
 MAX_ASKS = 3
 """How often the model may propose the very same call to people before it is refused without asking."""
 MAX_DECISION_REFUSED = 50
@@ -78,6 +79,20 @@ class People:
             return
         self.inbox.add(hint.request_id)
 
+    def _tell_opened(self, request: OpenRequest, wanted: str) -> None:
+        self._journal.emit(
+            E.REQUEST_OPENED,
+            f"Waiting for {wanted}: {request.title}",
+            {
+                "request_id": request.request_id,
+                "kind": request.kind,
+                "tool": request.tool,
+                "call": request.call,
+                "expires_at": timestamp(request.expires_at),
+            },
+            requests=self._journal.replace_request(request),
+        )
+
     async def called_back(self, step: int, call: int, until: datetime) -> bool:
         """Wait for a vendor's answer; False when the time is up or nothing may go on. An early hint is kept."""
         wanted = callback_key(step, call)
@@ -122,18 +137,26 @@ class People:
             opened_at=now,
             expires_at=expires_at,
         )
-        self._journal.emit(
-            E.REQUEST_OPENED,
-            f"Waiting for {'approval' if call.kind == 'approval' else 'an answer'}: {call.title}",
-            {
-                "request_id": request.request_id,
-                "kind": request.kind,
-                "tool": call.tool,
-                "call": call.call,
-                "expires_at": timestamp(expires_at),
-            },
-            requests=self._journal.replace_request(request),
+        self._tell_opened(request, "approval" if call.kind == "approval" else "an answer")
+        return request
+
+    def open_reconciliation(self, call: PlannedCall, effect: EffectId) -> OpenRequest:
+        """Ask whether a write took effect: by whoever may decide on the tool, one of them, until the deadline."""
+        self.opened += 1
+        request = OpenRequest(
+            request_id=request_id(self.opened, Digest(call.action_digest)),
+            kind="reconciliation",
+            title=f"Did {call.tool} take effect? {call.title or call.message}"[:TITLE_CHARS],
+            tool=call.tool,
+            call=call.call,
+            effect_id=effect,
+            action_digest=call.action_digest,
+            args_ref=call.args_ref,
+            approval=ApprovalRule(groups=self._start.tools[call.tool].approval.groups),
+            opened_at=workflow.now(),
+            expires_at=self._start.deadline,
         )
+        self._tell_opened(request, "somebody to find out")
         return request
 
     async def ruling(self, request: OpenRequest) -> Ruling:
@@ -194,12 +217,18 @@ class People:
     async def _hinted(self, request: OpenRequest, warn_at: datetime | None) -> bool:
         """Wait for a hint; False at the warning or the expiry. The job's own deadline needs no timer here."""
         wanted: RequestId = request.request_id
+        # A write's own task is shielded from a cancel, so what it waits for has to end by itself.
+        shielded = request.kind == "reconciliation"
         until = warn_at or (request.expires_at if request.expires_at < self._start.deadline else None)
         timeout = None if until is None else max((until - workflow.now()).total_seconds(), 0.001)
         try:
-            await workflow.wait_condition(lambda: wanted in self.inbox, timeout=timeout)
+            await workflow.wait_condition(
+                lambda: wanted in self.inbox or (shielded and self._steps.over()), timeout=timeout
+            )
         except TimeoutError:
             return False
+        if shielded:
+            self._steps.may_go_on()
         return True
 
     def _close(self, request: OpenRequest, ruling: Ruling) -> None:

@@ -30,6 +30,8 @@ from workflows.contract.steps import (
     GateOutput,
     ModelInput,
     ModelOutput,
+    ReconcileInput,
+    ReconcileOutput,
     Ruling,
     StepFailure,
     ToolInput,
@@ -40,6 +42,8 @@ from workflows.policy.attempts import next_delay
 In = TypeVar("In")
 Out = TypeVar("Out")
 
+CALLING = (Activity.TOOL, Activity.RECONCILE)
+"""Steps that call tools: they run on the lane that has what the plugin requires."""
 ONCE = RetryPolicy(maximum_attempts=1)
 LEDGER_READ = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10))
 """Reads of the ledger and archiving have no effect and no cost: the engine may repeat them until the deadline."""
@@ -71,6 +75,12 @@ class Steps:
     ) -> ToolOutput:
         """Run one call. A `write` whose attempt was lost is tried again only to learn what the ledger knows of it."""
         return await self._attempts(Activity.TOOL, effect, make, ToolOutput, replaced, summary)
+
+    async def reconcile(
+        self, make: Callable[[int], ReconcileInput], replaced: Callable[[int, StepError, float], None], summary: str
+    ) -> ReconcileOutput:
+        """What came of a write: of the ledger, else of the tool's reconciling read."""
+        return await self._attempts(Activity.RECONCILE, "read", make, ReconcileOutput, replaced, summary)
 
     async def read_decision(self, asked: DecisionInput) -> Ruling:
         return await self._read(Activity.READ_DECISION, asked, Ruling, f"decision on {asked.request_id}")
@@ -105,7 +115,7 @@ class Steps:
                     activity,
                     make(attempt),
                     result_type=returns,
-                    task_queue=self._tool_queue if activity is Activity.TOOL else None,
+                    task_queue=self._tool_queue if activity in CALLING else None,
                     schedule_to_close_timeout=self._left(),
                     heartbeat_timeout=self._heartbeat,
                     retry_policy=ONCE,
@@ -121,12 +131,16 @@ class Steps:
                 raise failure
             attempt += 1
             replaced(attempt, failure, delay)
-            await self._pause(delay)
+            await self.pause(delay)
 
-    async def _pause(self, delay: float) -> None:
-        """Sleep until the next attempt is due, or until nothing may start any more; no cancel reaches a write."""
+    async def pause(self, delay: float) -> None:
+        """Sleep so many seconds, or until nothing may start any more; no cancel reaches a write."""
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(self.over, timeout=delay)
+
+    def may_go_on(self) -> None:
+        """Raises what `over` only tells."""
+        self._may_start()
 
     def over(self) -> bool:
         """Whether nothing may start any more."""

@@ -88,7 +88,7 @@ class Writes:
     async def _known(self, attempt: Attempt, row: EffectRow) -> ToolOutput | None:
         """What the ledger already knows to tell; None where the effect may be sent (again)."""
         match row.state:
-            case "confirmed":
+            case "confirmed" | "reconciled":
                 return _output(row.tool, ToolOutcome("confirmed", 0), row.outcome_ref, row.epoch)
             case "failed":
                 return _output(row.tool, ToolOutcome("failed", 0), row.outcome_ref, row.epoch)

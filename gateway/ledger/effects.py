@@ -1,7 +1,7 @@
 """Effects: one row for each logical write to the outside, with the epoch of the last permit and what came of it.
 
 States: `intended` (a permit was given and nothing left), `sent` (a permit was given, no outcome yet), then `confirmed`,
-`failed` or `unknown`. Every move is a compare-and-set on the epoch, so an attempt that was overtaken changes nothing.
+`failed` or `unknown`; an unknown one that turned out to have happened is `reconciled`, else it is `failed`. Every move is a compare-and-set on the epoch, so an attempt that was overtaken changes nothing.
 A `write` is sent at most once; an `idempotent_write` may be sent again with a higher epoch until its outcome is known.
 Whether a permit is due is judged elsewhere.
 """
@@ -16,7 +16,8 @@ from gateway.ledger.tables import columns_of, effects, insert_if_absent, stops
 from workflows.contract.ids import BlobRef, Digest, EffectId, JobId, RequestId, ToolName, Workspace
 
 WriteClass = Literal["idempotent_write", "write"]
-EffectState = Literal["intended", "sent", "confirmed", "failed", "unknown"]
+EffectState = Literal["intended", "sent", "confirmed", "failed", "unknown", "reconciled"]
+HAPPENED: frozenset[EffectState] = frozenset({"confirmed", "reconciled"})
 Outcome = Literal["confirmed", "failed", "unknown"]
 
 
@@ -105,6 +106,13 @@ _RECORD = (
     .returning(effects.c.effect_id)
 )
 
+_RECONCILE = (
+    update(effects)
+    .where(_THIS, _OF_JOB, effects.c.state.in_(["sent", "unknown"]))
+    .values(state=bindparam("to_state"), outcome_ref=bindparam("to_ref"), finished_at=bindparam("at"))
+    .returning(effects.c.effect_id)
+)
+
 
 def find_effect(conn: Connection, effect_id: EffectId) -> EffectRow | None:
     row = conn.execute(_FIND, {"of_effect": effect_id}).first()
@@ -158,3 +166,26 @@ def record_outcome(
     """Commits only where the epoch is this attempt's. `unknown` may still become known; what is known stays."""
     of = {"of_effect": effect_id, "of_epoch": epoch, "to_state": state, "to_ref": outcome_ref, "at": at}
     return conn.execute(_RECORD, of).first() is not None
+
+
+def reconcile_effect(
+    conn: Connection,
+    workspace: Workspace,
+    job_id: JobId,
+    effect_id: EffectId,
+    *,
+    happened: bool,
+    outcome_ref: BlobRef | None,
+    at: datetime,
+) -> bool:
+    """What was found out afterwards, by a tool or a person. False: its outcome is known, or it is no effect of the job.
+    An outcome that was recorded first stands, and so does this one against an attempt that comes back late."""
+    of = {
+        "of_workspace": workspace,
+        "of_job": job_id,
+        "of_effect": effect_id,
+        "to_state": "reconciled" if happened else "failed",
+        "to_ref": outcome_ref,
+        "at": at,
+    }
+    return conn.execute(_RECONCILE, of).first() is not None

@@ -28,6 +28,8 @@ from workflows.contract.steps import (
     ModelInput,
     ModelOutput,
     PlannedCall,
+    ReconcileInput,
+    ReconcileOutput,
     Ruling,
     StepFailure,
     ToolInput,
@@ -74,6 +76,8 @@ class Hands:
     gates: list[GateOutput] = field(default_factory=list[GateOutput])
     callbacks: dict[tuple[int, int], CallbackOutput] = field(default_factory=dict[tuple[int, int], CallbackOutput])
     """The answers of vendors by step and call."""
+    effects: list[ReconcileOutput | Fault] = field(default_factory=list[ReconcileOutput | Fault])
+    """What is known of an effect each time it is asked for; then that nobody knows."""
     authorities: list[AuthorityOutput] = field(default_factory=list[AuthorityOutput])
     """What the ledger says each time the job looks; then that it may go on."""
     forever: Callable[[int], ModelOutput] | None = None
@@ -108,7 +112,7 @@ class Stubs:
         self.of: dict[str, Hands] = {}
 
     def activities(self) -> Sequence[Callable[..., Any]]:
-        reads = [self.read_decision, self.read_gate, self.read_authority, self.read_callback]
+        reads = [self.read_decision, self.read_gate, self.read_authority, self.read_callback, self.reconcile]
         return [self.model, self.tool, *reads, self.archive_events]
 
     def _mine(self) -> Hands:
@@ -141,6 +145,15 @@ class Stubs:
         hands = self._mine()
         hands.ran.append("read_authority")
         return hands.authorities.pop(0) if hands.authorities else AuthorityOutput(revoked=False)
+
+    @activity.defn(name=Activity.RECONCILE)
+    async def reconcile(self, asked: ReconcileInput) -> ReconcileOutput:
+        hands = self._mine()
+        hands.ran.append(f"reconcile {asked.tool} {asked.ask}")
+        told = hands.effects.pop(0) if hands.effects else ReconcileOutput(outcome="not_known")
+        if isinstance(told, Fault):
+            raise told.error()
+        return told
 
     @activity.defn(name=Activity.READ_CALLBACK)
     async def read_callback(self, asked: CallbackInput) -> CallbackOutput:

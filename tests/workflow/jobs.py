@@ -271,6 +271,7 @@ KEY_DATA: Mapping[EventType, Callable[[Mapping[str, Any]], str]] = {
     EventType.REQUEST_EXPIRED: lambda d: d["request_id"].split("-")[0],
     EventType.REQUEST_VOIDED: lambda d: d["request_id"].split("-")[0],
     EventType.DECISION_REFUSED: lambda d: d["reason"],
+    EventType.EFFECT_RECONCILED: lambda d: f"{d['tool']} {d['outcome']}",
     EventType.ATTEMPT_REPLACED: lambda d: f"attempt {d['attempt']}: {d['reason']}, {d['retry_in_s']:g} s",
     EventType.EFFECT_UNKNOWN: lambda d: f"{d['tool']} #{d['call']}",
     EventType.AUTHORITY_REVOKED: lambda d: d["reason"],

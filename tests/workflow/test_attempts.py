@@ -146,20 +146,32 @@ async def test_write_whose_outcome_is_not_known_ends_the_job_and_is_not_repeated
     jobs: Jobs, reply: ToolOutput | Fault
 ) -> None:
     job = await jobs.start(one_call("write", reply))
+    [request] = await job.pending(1)
+    await job.decide(request, "settle", answer="stop")
     ended = await job.end()
     assert ended.story[4:] == [
         "tool.started refunds.create #0",
         "effect.unknown refunds.create #0",
+        "request.opened r1 reconciliation refunds.create",
+        "request.decided r1 settle",
         "job.failed effect_unknown",
     ]
     assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
-    assert job.hands.ran == ["model 1.1", "refunds.create 1"]
+    assert job.hands.ran == [
+        "model 1.1",
+        "refunds.create 1",
+        "reconcile refunds.create tool",
+        f"read_decision {request}",
+    ]
 
 
 async def test_write_lost_four_times_is_unknown(skipping_jobs: Jobs) -> None:
     job = await skipping_jobs.start(one_call("write", *[Fault(StepCode.LOST) for _ in range(4)]))
+    [request] = await job.pending(1)
+    await job.decide(request, "settle", answer="stop")
     ended = await job.end()
-    assert ended.story[-2:] == ["effect.unknown refunds.create #0", "job.failed effect_unknown"]
+    assert "effect.unknown refunds.create #0" in ended.story
+    assert ended.story[-1] == "job.failed effect_unknown"
     assert ended.view.executed == "unknown"
 
 

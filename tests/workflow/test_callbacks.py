@@ -92,14 +92,21 @@ async def test_silence_is_an_error_to_the_model_where_the_call_only_read(skippin
 
 async def test_silence_is_an_unknown_effect_where_it_wrote(skipping_jobs: Jobs) -> None:
     job = await waiting(skipping_jobs, WRITE, until_s=100)
+    assert skipping_jobs.clock is not None
+    await skipping_jobs.clock.sleep(101)
+    [request] = await job.pending(1)
+    assert (await job.look()).view.executed == "unknown"
+    await job.decide(request, "settle", answer="stop")
     ended = await job.end()
     assert ended.story[4:] == [
         "tool.started refunds.create #0",
         "effect.unknown refunds.create #0",
+        "request.opened r1 reconciliation refunds.create",
+        "request.decided r1 settle",
         "job.failed effect_unknown",
     ]
     assert ended.view.executed == "unknown"
-    assert job.hands.ran == ["model 1.1", "refunds.create 1", "read_callback 1.0 close"]
+    assert job.hands.ran[:3] == ["model 1.1", "refunds.create 1", "read_callback 1.0 close"]
 
 
 async def test_an_answer_whose_hint_was_lost_is_found_when_the_wait_ends(skipping_jobs: Jobs) -> None:

@@ -36,6 +36,7 @@ class Activity(StrEnum):
     READ_GATE = "read_gate"
     READ_AUTHORITY = "read_authority"
     READ_CALLBACK = "read_callback"
+    RECONCILE = "reconcile"
     ARCHIVE_EVENTS = "archive_events"
 
 
@@ -128,6 +129,30 @@ class ToolOutput(Carried):
     result_ref: BlobRef | None = None
     message: str
     epoch: int | None = None
+
+
+Whom = Literal["ledger", "tool", "believe_tool"]
+
+
+class ReconcileInput(Carried):
+    """What came of the effect that call `call` of model step `step` sent? `ask`: whom besides the ledger, which is
+    asked first. `believe_tool`: the tool was asked before, so that what it still has not found did not happen."""
+
+    step: int
+    call: int
+    attempt: int
+    tool: ToolName
+    effect_id: EffectId
+    ask: Whom
+    progress: Progress
+
+
+class ReconcileOutput(Carried):
+    """`by`: who told it. What the ledger holds is final; a tool that has not found the effect may find it later."""
+
+    outcome: Literal["happened", "did_not_happen", "not_known"]
+    by: Literal["ledger", "tool"] = "ledger"
+    result_ref: BlobRef | None = None
 
 
 class DecisionInput(Carried):

@@ -1,0 +1,134 @@
+"""A write whose outcome is not known: a tool finds it, a person settles it, or the job ends; it is never sent again.
+
+Each as the whole log and as the list of what ran.
+"""
+
+import pytest
+
+from tests.workflow.hands import Fault, Hands, blob, call, final, turn
+from tests.workflow.jobs import Job, Jobs
+from workflows.contract.errors import StepCode
+from workflows.contract.steps import ReconcileOutput, ToolOutput
+
+REFUND = call(0, "refunds.create", "write")
+UNKNOWN = ToolOutput(outcome="unknown", message="")
+FOUND = ReconcileOutput(outcome="happened", by="tool", result_ref=blob("found"))
+ABSENT = ReconcileOutput(outcome="did_not_happen", by="tool", result_ref=blob("absent"))
+OPENING = ["job.queued", "job.started", "step.started turn 1", "step.finished turn 1: 1 calls"]
+DOUBT = [*OPENING, "tool.started refunds.create #0", "effect.unknown refunds.create #0"]
+ASKED = [*DOUBT, "request.opened r1 reconciliation refunds.create"]
+GOES_ON = ["step.started turn 2", "step.finished turn 2: 0 calls", "job.succeeded"]
+
+
+async def in_doubt(jobs: Jobs, *known: ReconcileOutput | Fault, ends_in: float = 3600) -> Job:
+    hands = Hands(model=[turn(1, REFUND), final(2)], tools={"refunds.create": [UNKNOWN]}, effects=[*known])
+    return await jobs.start(hands, ends_in=ends_in)
+
+
+def sent(job: Job) -> int:
+    return sum(line.startswith("refunds.create ") for line in job.hands.ran)
+
+
+async def test_a_tool_that_finds_the_effect_lets_the_job_go_on(jobs: Jobs) -> None:
+    job = await in_doubt(jobs, FOUND)
+    ended = await job.end()
+    assert ended.story == [
+        *DOUBT,
+        "effect.reconciled refunds.create happened",
+        "tool.finished refunds.create #0 ok",
+        *GOES_ON,
+    ]
+    assert job.hands.ran == ["model 1.1", "refunds.create 1", "reconcile refunds.create tool", "model 2.1"]
+    [result] = job.hands.asked_model[1].results
+    assert (result.outcome, result.result_ref) == ("ok", FOUND.result_ref)
+    assert ended.view.executed == "yes"
+
+
+async def test_what_is_not_found_twice_did_not_happen(skipping_jobs: Jobs) -> None:
+    job = await in_doubt(skipping_jobs, ABSENT, ABSENT)
+    ended = await job.end()
+    assert ended.story == [
+        *DOUBT,
+        "effect.reconciled refunds.create did_not_happen",
+        "tool.finished refunds.create #0 error",
+        *GOES_ON,
+    ]
+    assert job.hands.ran[2:4] == ["reconcile refunds.create tool", "reconcile refunds.create believe_tool"]
+    asked, told = ended.record.events[5:7]
+    assert (told.at - asked.at).total_seconds() >= 5
+    assert sent(job) == 1
+
+
+async def test_what_is_found_at_the_second_look_happened(skipping_jobs: Jobs) -> None:
+    ended = await (await in_doubt(skipping_jobs, ABSENT, FOUND)).end()
+    assert ended.story[6] == "effect.reconciled refunds.create happened"
+
+
+@pytest.mark.parametrize(
+    "known",
+    [[], [Fault(StepCode.REJECTED)], [Fault(StepCode.SNAPSHOT_MISMATCH)]],
+    ids=["no tool", "refused", "damaged"],
+)
+@pytest.mark.parametrize("answer", ["happened", "did_not_happen"])
+async def test_a_person_settles_what_no_tool_can_tell(jobs: Jobs, known: list[Fault], answer: str) -> None:
+    job = await in_doubt(jobs, *known)
+    [request] = await job.pending(1)
+    view = (await job.look()).view
+    assert (view.status, view.executed, view.recovery) == ("waiting_for_human", "unknown", "needs_person")
+    assert view.requests[0].effect_id == job.hands.asked_tool[0].effect_id
+    settled: ReconcileOutput = ReconcileOutput.model_validate({"outcome": answer, "by": "ledger"})
+    job.hands.effects.append(settled)
+    await job.decide(request, "settle", answer=answer)
+    ended = await job.end()
+    assert ended.story == [
+        *ASKED,
+        "request.decided r1 settle",
+        f"effect.reconciled refunds.create {answer}",
+        f"tool.finished refunds.create #0 {'ok' if answer == 'happened' else 'error'}",
+        *GOES_ON,
+    ]
+    assert job.hands.ran[-2:] == ["reconcile refunds.create ledger", "model 2.1"]
+    assert sent(job) == 1
+
+
+async def test_the_ledgers_word_counts_and_not_the_persons(jobs: Jobs) -> None:
+    job = await in_doubt(jobs)
+    [request] = await job.pending(1)
+    job.hands.effects.append(ReconcileOutput(outcome="happened"))
+    await job.decide(request, "settle", answer="did_not_happen")
+    assert "effect.reconciled refunds.create happened" in (await job.end()).story
+
+
+async def test_stop_ends_the_job_with_the_effect_unknown(jobs: Jobs) -> None:
+    job = await in_doubt(jobs)
+    [request] = await job.pending(1)
+    await job.decide(request, "settle", answer="stop")
+    ended = await job.end()
+    assert ended.story == [*ASKED, "request.decided r1 settle", "job.failed effect_unknown"]
+    assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
+
+
+async def test_a_forged_hint_settles_nothing(jobs: Jobs) -> None:
+    job = await in_doubt(jobs)
+    [request] = await job.pending(1)
+    await job.hint(request)
+    await job.until("decision.refused")
+    assert (await job.look()).view.status == "waiting_for_human"
+    await job.decide(request, "settle", answer="stop")
+    assert (await job.end()).story[-1] == "job.failed effect_unknown"
+
+
+async def test_cancel_voids_the_question_and_leaves_the_effect_unknown(jobs: Jobs) -> None:
+    job = await in_doubt(jobs)
+    await job.pending(1)
+    await job.handle.cancel()
+    ended = await job.end()
+    assert ended.story == [*ASKED, "cancel.requested", "request.voided r1", "job.canceled"]
+    assert ended.view.executed == "unknown"
+
+
+async def test_the_deadline_ends_the_wait_for_a_person(skipping_jobs: Jobs) -> None:
+    job = await in_doubt(skipping_jobs, ends_in=600)
+    ended = await job.end()
+    assert ended.story == [*ASKED, "request.voided r1", "job.failed deadline_exceeded"]
+    assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
