@@ -1,7 +1,7 @@
 """What came of a write whose outcome is not known: the ledger's word, else that of the tool's reconciling read.
 
-The write is never sent from here. What a reconciling tool tells is written to the effect before it is believed; one that
-has not found the effect is believed only when it is asked again, because what was sent may still be on its way.
+The write is never sent from here. What a reconciling tool tells is written to the effect before it is believed; one
+that has not found the effect is believed only when it is asked again: what was sent may still be on its way.
 """
 
 import json

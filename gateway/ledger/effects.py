@@ -1,8 +1,9 @@
 """Effects: one row for each logical write to the outside, with the epoch of the last permit and what came of it.
 
 States: `intended` (a permit was given and nothing left), `sent` (a permit was given, no outcome yet), then `confirmed`,
-`failed` or `unknown`; an unknown one that turned out to have happened is `reconciled`, else it is `failed`. Every move is a compare-and-set on the epoch, so an attempt that was overtaken changes nothing.
-A `write` is sent at most once; an `idempotent_write` may be sent again with a higher epoch until its outcome is known.
+`failed` or `unknown`; an unknown one that turned out to have happened is `reconciled`, else it is `failed`. Every move
+is a compare-and-set on the epoch, so an attempt that was overtaken changes nothing. A `write` is sent at most once; an
+`idempotent_write` may be sent again with a higher epoch until its outcome is known.
 Whether a permit is due is judged elsewhere.
 """
 
