@@ -28,6 +28,8 @@ from gateway.judging import Judge
 from gateway.jwks import published_keys
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
+from gateway.ledger.presence import NewProcess
+from gateway.presence import present, process_of
 from gateway.scopes import Action, Caller
 from gateway.settings import Settings
 from gateway.snapshots import Snapshots
@@ -55,6 +57,8 @@ class Doors:
     changes: Changes
     callbacks: Callbacks
     verifier: TokenVerifier
+    process: NewProcess
+    """This very process, as its presence tells it."""
 
 
 @asynccontextmanager
@@ -74,6 +78,8 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         sweeping = asyncio.create_task(changes.run())
         stack.callback(sweeping.cancel)
         verifier = await stack.enter_async_context(verifier_of(settings))
+        process = process_of(settings, "api")
+        await stack.enter_async_context(present(ledger, process, telemetry.warnings, settings.presence_s))
         yield Doors(
             settings=settings,
             telemetry=telemetry,
@@ -85,6 +91,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             changes=changes,
             callbacks=Callbacks(ledger, blobs, snapshots, engine, credentials),
             verifier=verifier,
+            process=process,
         )
 
 
