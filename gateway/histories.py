@@ -12,11 +12,15 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, TaskQueueType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
+    CountWorkflowExecutionsRequest,
     DescribeTaskQueueRequest,
     DescribeWorkflowExecutionRequest,
+    DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryRequest,
     GetWorkflowExecutionHistoryReverseRequest,
+    ListWorkflowExecutionsRequest,
 )
 from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
@@ -131,6 +135,38 @@ class Histories:
                 if not token:
                     return events, True
         return events, False
+
+    async def described(self, workspace: Workspace, job_id: JobId) -> DescribeWorkflowExecutionResponse | None:
+        """The current run as the engine has it, whoever started it; None where it knows none."""
+        execution = WorkflowExecution(workflow_id=workflow_id(workspace, job_id))
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            return await self._service.describe_workflow_execution(
+                DescribeWorkflowExecutionRequest(namespace=self.namespace, execution=execution)
+            )
+        return None
+
+    async def newest_events(self, workspace: Workspace, job_id: JobId, at_most: int) -> list[HistoryEvent]:
+        """The last events of the current run, newest first; one page."""
+        request = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self.namespace,
+            execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
+            maximum_page_size=at_most,
+        )
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            return list((await self._service.get_workflow_execution_history_reverse(request)).history.events)
+        return []
+
+    async def listed(self, query: str, at_most: int) -> tuple[list[WorkflowExecutionInfo], int]:
+        """One page of what visibility lists, and how many it counts; both may lag by a second or two."""
+        async with trouble():
+            found = await self._service.list_workflow_executions(
+                ListWorkflowExecutionsRequest(namespace=self.namespace, query=query, page_size=at_most)
+            )
+            counted = await self._service.count_workflow_executions(
+                CountWorkflowExecutionsRequest(namespace=self.namespace, query=query)
+            )
+            return list(found.executions), counted.count
+        return [], 0
 
     async def polling(self, task_queue: str) -> list[PollerInfo]:
         """Who asked this queue for activities or workflow tasks lately; records outlive a dead worker by minutes."""
