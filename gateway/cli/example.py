@@ -27,5 +27,9 @@ def load_example() -> tuple[dict[str, str], Json]:
     return bundle, deployment
 
 
-def post_job(gateway: Gateway, key: str, invoice: str) -> Reply:
-    return gateway.post("/v1/jobs", {"plugin": PLUGIN, "input": {"invoice": invoice}}, {"Idempotency-Key": key})
+def submission(invoice: str) -> Json:
+    return {"plugin": PLUGIN, "input": {"invoice": invoice}}
+
+
+def post_job(gateway: Gateway, key: str, invoice: str, *, mode: str = "live") -> Reply:
+    return gateway.post("/v1/jobs", {**submission(invoice), "mode": mode}, {"Idempotency-Key": key})
