@@ -127,7 +127,7 @@ class Loop:
         if self._start.mode == "dry_run":
             return None
         if self._journal.view.status is Status.QUEUED:
-            self._journal.emit(E.JOB_STARTED, "A worker took the job.", started_at=workflow.now())
+            self._journal.emit(E.JOB_STARTED, "The job started.", started_at=workflow.now())
         while True:
             await self._keep_small()
             step, reply = await self._think()
