@@ -40,6 +40,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from facade.reader import Execution, Waiting
 from gateway.histories import Histories, trouble, unavailable
 from gateway.records import Standing, execution_of, memo_of, standing_of
+from gateway.seams import ClientSeam
 from gateway.settings import Settings
 from workflows.contract.errors import JobgateError
 from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
@@ -80,7 +81,10 @@ async def connect(settings: Settings, interceptors: list[Interceptor] | None = N
     options.setdefault("namespace", settings.namespace)
     try:
         return await Client.connect(
-            **options, data_converter=pydantic_data_converter, interceptors=interceptors or [], lazy=lazy
+            **options,
+            data_converter=pydantic_data_converter,
+            interceptors=[ClientSeam(), *(interceptors or [])],
+            lazy=lazy,
         )
     except (RuntimeError, RPCError):
         raise unavailable() from None
