@@ -53,6 +53,7 @@ class Doors:
     blobs: Blobs
     snapshots: Snapshots
     engine: Engine
+    judge: Judge
     admission: Admission
     changes: Changes
     callbacks: Callbacks
@@ -87,6 +88,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             blobs=blobs,
             snapshots=snapshots,
             engine=engine,
+            judge=judge,
             admission=admission,
             changes=changes,
             callbacks=Callbacks(ledger, blobs, snapshots, engine, credentials),
