@@ -128,7 +128,8 @@ class Blobs:
         """How much there is; nothing is read of it."""
         count = size = 0
         try:
-            async for chunk in self._store.list_async(f"{workspace}/", chunk_size=1000):
+            listing = self._store.list_async(f"{workspace}/", chunk_size=1000)  # pyright: ignore[reportUnknownMemberType]  # arrow's
+            async for chunk in listing:
                 count += len(chunk)
                 size += sum(blob["size"] for blob in chunk)
                 if count >= COUNTED_BLOBS:

@@ -17,22 +17,22 @@ from sqlalchemy import Connection, Table, and_, func, or_, select
 from gateway.ledger import authority_tables as who
 from gateway.ledger import catalog_tables as what
 from gateway.ledger import tables as jobs
-from gateway.side_effects import SideEffect
+from gateway.seams import Flag
 from workflows.contract.ids import Workspace
 
 NEWEST_ROWS = 500
 """So many rows of each table are told apart; older ones are counted."""
 
-STATE, APPROVAL = SideEffect.STATE_MUTATED, SideEffect.APPROVAL_CONSUMED
-CONFIG, PHASE, PROCESS = SideEffect.CONFIG_CHANGED, SideEffect.PHASE_PROMOTED, SideEffect.PROCESS_STARTED
+STATE, APPROVAL = Flag.STATE_MUTATED, Flag.APPROVAL_CONSUMED
+CONFIG, PHASE, PROCESS = Flag.CONFIG_CHANGED, Flag.PHASE_PROMOTED, Flag.PROCESS_STARTED
 
-_BY_ACTION: Mapping[str, SideEffect] = {
+_BY_ACTION: Mapping[str, Flag] = {
     "promotion": PHASE,
     "packet": APPROVAL,
     "request": APPROVAL,
     **dict.fromkeys(("grant", "api_key", "workspace", "principal", "plugin", "release"), CONFIG),
 }
-_BY_KIND: Mapping[str, SideEffect] = {
+_BY_KIND: Mapping[str, Flag] = {
     "phase": PHASE,
     "packet": APPROVAL,
     **dict.fromkeys(("grant", "revocation", "key", "withdrawal"), CONFIG),
@@ -41,11 +41,11 @@ _BY_KIND: Mapping[str, SideEffect] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`effect`: what it is that such a row was added (or, `moved`, changed). `by`: who wrote it, where the row says so;
+    """`flag`: what it is that such a row was added (or, `moved`, changed). `by`: who wrote it, where the row says so;
     `job`: the job it belongs to. `state`: a digest of the columns that may change."""
 
-    effect: SideEffect
-    moved: SideEffect
+    flag: Flag
+    moved: Flag
     by: str | None
     job: str | None
     state: str
@@ -65,28 +65,27 @@ class Watched:
     """A table, the columns that order it (newest last), that say who wrote a row and that may change."""
 
     table: Table
-    effect: SideEffect
+    flag: Flag
     key: tuple[str, ...]
     newest: str
     by: tuple[str, ...] = ()
     job: str | None = None
     state: tuple[str, ...] = ()
-    moved: SideEffect | None = None
+    moved: Flag | None = None
     also: tuple[str, ...] = ()
-    read: Callable[[Mapping[Any, Any]], tuple[SideEffect | None, str | None]] = lambda _row: (None, None)
-    """What the `also` columns tell of a row: its effect and its job."""
+    read: Callable[[Mapping[Any, Any]], tuple[Flag | None, str | None]] = lambda _row: (None, None)
+    """What the `also` columns tell of a row: its flag and its job."""
 
 
-def _of_audit(row: Mapping[Any, Any]) -> tuple[SideEffect, str | None]:
+def _of_audit(row: Mapping[Any, Any]) -> tuple[Flag, str | None]:
     action, detail = str(row["action"]), row["detail"]
     family = action.partition(".")[0]
     of_job = family in ("job", "request", "authority")
     job = str(row["subject"]).partition("/")[0] if of_job else detail.get("job")
-    effect = STATE if action == "packet.proposed" else _BY_ACTION.get(family, STATE)
-    return effect, job
+    return STATE if action == "packet.proposed" else _BY_ACTION.get(family, STATE), job
 
 
-def _of_change(row: Mapping[Any, Any]) -> tuple[SideEffect, str | None]:
+def _of_change(row: Mapping[Any, Any]) -> tuple[Flag, str | None]:
     return _BY_KIND.get(row["kind"], STATE), row["subject"] if row["kind"] == "packet" else None
 
 
@@ -179,11 +178,11 @@ def _stock(conn: Connection, watched: Watched, workspace: Workspace) -> TableSto
 
 
 def _row(watched: Watched, row: Mapping[Any, Any]) -> Row:
-    effect, job = watched.read(row)
+    flag, job = watched.read(row)
     state = json.dumps([row[name] for name in watched.state], default=str)
     return Row(
-        effect=effect or watched.effect,
-        moved=watched.moved or effect or watched.effect,
+        flag=flag or watched.flag,
+        moved=watched.moved or flag or watched.flag,
         by=next((row[name] for name in watched.by if row[name] is not None), None),
         job=job or (row[watched.job] if watched.job else None),
         state=sha256(state.encode()).hexdigest()[:16],
