@@ -37,6 +37,7 @@ from gateway.routes import (
     metrics,
     operators,
     packets,
+    previews,
     promotions,
     usage,
 )
@@ -94,6 +95,7 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
         operators,
         promotions,
         packets,
+        previews,
         grants,
         audit,
         usage,
