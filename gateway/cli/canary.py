@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from gateway.cli import render
 from gateway.cli.client import Json, job_path
+from gateway.cli.example import READ_TOOL, REFUND_TOOL
 from gateway.cli.proof import code_of, reply_to
-from gateway.cli.rungs import PUBLISHER, SECOND, Ladder
+from gateway.cli.rungs import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.watching import follow, live_line, show_event
 from gateway.strictjson import digest_of
 
-READ_TOOL, WRITE_TOOL = "invoices.get", "refunds.create"
 PAST = 12
 """Digits of a digest that a person compares."""
 
@@ -41,9 +41,9 @@ class Canary:
 
     def _propose(self, canary: str) -> str:
         story, operator = self.ladder.story, self.ladder.operator
-        asked = {"job_id": canary, "allowed_tools": [WRITE_TOOL], "max_steps": 10, "expires_in_seconds": 600}
+        asked = {"job_id": canary, "allowed_tools": [REFUND_TOOL], "max_steps": 10, "expires_in_seconds": 600}
         writes = reply_to(lambda: operator.post("/v1/packets", asked))
-        story.tell(f"a packet for {canary} that allows {WRITE_TOOL}: HTTP {writes.status} {code_of(writes)}", "yellow")
+        story.tell(f"a packet for {canary} that allows {REFUND_TOOL}: HTTP {writes.status} {code_of(writes)}", "yellow")
         story.expect("packet: with a tool that writes", [writes.status, code_of(writes)], [422, "input-invalid"])
         made = operator.post("/v1/packets", {**asked, "allowed_tools": [READ_TOOL]}).json
         story.tell(f"{PUBLISHER} proposes one that allows {READ_TOOL}, 10 steps, 10 minutes: {made['packet_id'][:15]}…")
@@ -53,7 +53,8 @@ class Canary:
         story = self.ladder.story
         with live_line(story.voice, "watching") as line:
             for event in follow(self.ladder.app, story.quiet, canary):
-                show_event(story.voice, event)
+                if event["type"] not in TOLD_BEFORE:
+                    show_event(story.voice, event)
                 line.update(str(event["message"]))
 
     def _read_proof(self, path: str, canary: str) -> None:
@@ -78,16 +79,12 @@ class Canary:
     def _compare(self, others: list[str], before: list[Json]) -> None:
         story = self.ladder.story
         after = self._standing(others)
-        still = sum(one == other for one, other in zip(before, after, strict=True))
-        held = all(view["last"] == "job.held" for view in after)
+        still = sum(one == other and other["last"] == "job.held" for one, other in zip(before, after, strict=True))
         story.tell(f"the other {len(others)}: {', '.join(sorted({view['status'] for view in after}))}, as before")
-        story.check(
-            "canary: other held jobs that did not move", still == len(others) and held, f"{still} of {len(others)}"
-        )
+        story.check("canary: other held jobs that did not move", still == len(others), f"{still} of {len(others)}")
         calls = self.ladder.engine.calls(*others)
         story.check("canary: calls in the histories of the others", not calls, len(calls))
-        refunds = len(story.stage.refunds)
-        story.check("canary: refunds in the shop", not refunds, refunds)
+        story.expect("canary: refunds in the shop", story.stage.refunds, [])
 
     def _standing(self, jobs: list[str]) -> list[Json]:
         views = [self.ladder.app.get(job_path(job)).json for job in jobs]

@@ -21,7 +21,7 @@ from gateway.cli.options import JsonOutput, Verbose
 from gateway.cli.people import People
 from gateway.cli.proof import Story, conclude
 from gateway.cli.render import Voice
-from gateway.cli.rungs import PUBLISHER, SECOND, Ladder
+from gateway.cli.rungs import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.stage import stage
 from gateway.cli.watching import Line, follow, live_line, show_event
 
@@ -113,7 +113,8 @@ def _run(story: Story, app: Gateway, people: People) -> None:
     request = ""
     with _watching(story, app) as (events, line):
         for event in events:
-            show_event(story.voice, event)
+            if event["type"] not in TOLD_BEFORE:
+                show_event(story.voice, event)
             story.events.append(event)
             line.update(str(event["message"]))
             if event["type"] == "request.opened":
@@ -132,7 +133,7 @@ def _watching(story: Story, app: Gateway) -> Generator[tuple[Iterator[Json], Lin
 def _read_the_end(story: Story, app: Gateway) -> None:
     story.view = app.get(job_path(story.key)).json
     story.tell(f"{story.key}  {story.view['status']}", render.STATUS_STYLES.get(story.view["status"], "bold"))
-    render.outcome(story.voice, story.view)
+    story.aside(str(render.member(story.view, "result").get("message")))
     ended = [story.view["status"], f"executed {story.view['executed']}"]
     story.check("the job's end", ended == ["succeeded", "executed yes"], ", ".join(ended))
     seqs = [event["seq"] for event in story.events]

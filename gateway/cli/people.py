@@ -3,14 +3,13 @@
 Each of them calls with a development token of their own. What they find is checked against the shop's own table.
 """
 
-import time
 from dataclasses import dataclass
 from functools import cached_property
 
 from gateway.cli import render
 from gateway.cli.approvals import show_request
 from gateway.cli.client import Gateway, Json, Reply, job_path
-from gateway.cli.example import PLUGIN, post_job
+from gateway.cli.example import PLUGIN, READ_TOOL, job_once, post_job
 from gateway.cli.proof import Story, code_of, reply_to
 from gateway.cli.watching import follow, live_line, show_event
 
@@ -48,10 +47,10 @@ class People:
     def vote_first(self, request: str) -> None:
         """The request as it is shown; the submitter is refused, and one person's word counts once."""
         story = self.story
-        waiting = self._until_waiting(story.key)
+        waiting = str(job_once(self.app, story.key, lambda view: view["status"] == "waiting_for_human")["status"])
         tools = _tools(story.events)
         story.check("before any vote: the job waits", waiting == "waiting_for_human", waiting)
-        story.check("before any vote: calls of tools", tools == ["invoices.get"], ", ".join(tools) or "none")
+        story.check("before any vote: calls of tools", tools == [READ_TOOL], ", ".join(tools) or "none")
         asked = self.ana.get(_request_path(story.key, request)).json
         show_request(story.voice, asked)
         refused = _answer(self._of_finance("app"), story.key, asked)
@@ -108,7 +107,7 @@ class People:
         story = self.story
         view = self.app.get(job_path(key)).json
         story.tell(f"{key}  {view['status']}", render.STATUS_STYLES.get(view["status"], "bold"))
-        render.outcome(story.voice, view)
+        story.aside(str(render.member(view, "failure").get("message")))
         asked = self.ben.get(_request_path(key, request)).json
         late = _answer(self.ben, key, asked)
         story.tell(f"{BEN} approves all the same: HTTP {late.status} {code_of(late)}", "yellow")
@@ -120,7 +119,7 @@ class People:
         refused = late.status == 409 and code_of(late) in ("request-voided", "job-ended")
         story.check("grant revoked: the second approval", refused, f"refused, {late.status} {code_of(late)}")
         tools = _tools(events)
-        story.check("grant revoked: calls of tools", tools == ["invoices.get"], ", ".join(tools) or "none")
+        story.check("grant revoked: calls of tools", tools == [READ_TOOL], ", ".join(tools) or "none")
         refunds = [refund.invoice for refund in story.stage.refunds]
         unpaid = len(refunds) == 1 and SECOND_INVOICE not in refunds
         story.check("grant revoked: the shop's table", unpaid, f"{', '.join(refunds) or 'empty'}, as before")
@@ -131,15 +130,6 @@ class People:
 
     def _of_finance(self, principal: str) -> Gateway:
         return Gateway(self.story.stage.data, principal, FINANCE)
-
-    def _until_waiting(self, key: str) -> str:
-        """The job's status, as soon as it waits for a person or after 5 s."""
-        ends = time.monotonic() + 5
-        while True:
-            status = str(self.app.get(job_path(key)).json["status"])
-            if status == "waiting_for_human" or time.monotonic() > ends:
-                return status
-            time.sleep(0.05)
 
 
 def _answer(person: Gateway, key: str, asked: Json) -> Reply:
