@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.cli.client import Gateway, Json, job_path
-from gateway.cli.example import PLUGIN, REFUND_TOOL, VERSION, job_once, post_job
+from gateway.cli.example import PLUGIN, REFUND_TOOL, VERSION, job_once, post_job, submission
 from gateway.cli.lookout import Lookout
 from gateway.cli.proof import Story, code_of, reply_to
 from gateway.cli.render import member
@@ -19,7 +19,8 @@ CHARGED_TOO_MUCH, AS_PLANNED = "inv_17", "inv_18"
 CHECKS = 4
 TOLD_BEFORE = ("job.queued", "job.held")
 """Events that a held job has had before it is watched."""
-SKIPPED, CLIMBED = ("stateful_noop", "live_canary"), ("live",)
+PREVIEWS = 20
+SKIPPED, CLIMBED = ("stateful_noop",), ("live_canary", "live")
 
 
 @dataclass
@@ -62,6 +63,39 @@ class Ladder:
         story.check(
             "refused: a leap over two rungs", refused, f"{leap.status}, {code_of(leap)}, {len(missing)} things missing"
         )
+
+    def preview(self) -> None:
+        """The same answer without asking for it, however often; the flags are the API's own measurement."""
+        story = self.story
+        story.chapter("Previewed: what a submission would come to, without making one")
+        lines = self._audit()
+        asked = [self.app.post("/v1/previews", submission(CHARGED_TOO_MUCH)).json for _ in range(PREVIEWS)]
+        first = asked[0]
+        would = "would" if first["would_execute"] else "would not"
+        story.tell(f"{PREVIEWS} previews: {first['eligibility']}, {first['blocker']}; {would} execute")
+        story.aside(f"next gate: {first['next_gate']}")
+        said = [first["eligibility"], first["blocker"], f"would_execute {first['would_execute']}"]
+        story.expect("preview: the answer", said, ["blocked", "phase_blocked_noop", "would_execute False"])
+        raised = sorted({flag for one in asked for flag, up in one["side_effects"].items() if up})
+        counted = f"{len(first['side_effects'])} flags each, raised: {', '.join(raised) or 'none'}"
+        story.check("preview: side effects, as measured", not raised and len(first["side_effects"]) > 0, counted)
+        grown = len(self._audit()) - len(lines)
+        story.check("preview: new lines in the audit trail", not grown, grown)
+        state = self.engine.state(story.key)
+        story.check("preview: the workflow, asked of the engine", state is None, state or "none")
+
+    def simulate(self) -> None:
+        story = self.story
+        story.chapter("Simulated: which lane could run it; with the dry run that is the evidence for a canary")
+        found = self.operator.post(f"{VERSION_PATH}/simulations", submission(CHARGED_TOO_MUCH)).json
+        for lane in found["candidates"]:
+            fits = "fits" if lane["fits"] else f"lacks {', '.join(lane['missing'])}"
+            story.tell(f"lane {lane['lane']}: {fits}, last polled {lane['pollers_seen_at'] or 'never'}")
+        fitting = [lane for lane in found["candidates"] if lane["fits"] and lane["pollers_seen_at"]]
+        lanes = ", ".join(str(lane["lane"]) for lane in fitting) or "none"
+        right = bool(fitting) and found["execution"] == "disabled"
+        story.check("simulation: lanes that fit and are polled", right, f"{lanes}; execution {found['execution']}")
+        self.climb("live_canary")
 
     def climb(self, to: str, *, release_held: bool = False) -> None:
         """One rung: proposed by who published the version, refused to them, approved by somebody else."""
@@ -113,6 +147,9 @@ class Ladder:
         story.expect(f"held: {len(views)} jobs", sorted(facts), ["queued, awaiting_promotion, executed no"])
         story.expect("held: activities in their histories", self.engine.activities(*self.held), [])
         story.expect("held: refunds in the shop", story.stage.refunds, [])
+        goes_on = self.app.get(f"{job_path(story.key)}/preview").json
+        said = [goes_on["projected_status"], f"would_execute {goes_on['would_execute']}"]
+        story.expect("held: previewed", said, ["queued", "would_execute False"])
 
     def go_live(self) -> None:
         """The proof opens the last gate; the promotion says that what is held may run, and what only reads does."""
@@ -129,9 +166,8 @@ class Ladder:
     def look_back(self) -> None:
         """The climb as the audit trail has it: who moved the version, to where, and whether anybody broke the glass;
         and of every job what it came to."""
-        lines = self.operator.get("/v1/audit", {"limit": 500}).json["data"]
         subject = f"{PLUGIN}@{VERSION}"
-        moved = [line for line in lines if line["subject"] == subject and line["action"].startswith("promotion.")]
+        moved = [line for line in self._audit() if line["subject"] == subject and "promotion." in line["action"]]
         steps = [f"{line['detail']['phase']} {line['action'][10:]} by {line['actor']}" for line in moved]
         wanted = [f"{to} done by {PUBLISHER}" for to in SKIPPED] + [step for to in CLIMBED for step in _steps(to)]
         broken = [line for line in moved if line["detail"].get("break_glass")]
@@ -140,6 +176,9 @@ class Ladder:
         for job in reversed(self.app.get("/v1/jobs", {"plugin": PLUGIN, "limit": 100}).json["data"]):
             key = str(job["job_id"])
             self.story.ran.append((key, str(job["status"]), str(len(self.engine.calls(key)))))
+
+    def _audit(self) -> list[Json]:
+        return self.operator.get("/v1/audit", {"limit": 500}).json["data"]
 
 
 def _held(view: Json) -> bool:
