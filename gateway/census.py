@@ -32,8 +32,8 @@ DELIVERED_WITHIN_S = 3.0
 
 @dataclass(frozen=True)
 class Census:
-    """`listed`: executions that began shortly before the first census or later. `grown`: what was added to open jobs since
-    the first one."""
+    """`listed`: executions that began shortly before the first census, or later. `grown`: what was added to histories
+    of open jobs since the first one."""
 
     at: datetime
     tables: Mapping[str, TableStock]

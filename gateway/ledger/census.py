@@ -27,7 +27,7 @@ STATE, APPROVAL = Flag.STATE_MUTATED, Flag.APPROVAL_CONSUMED
 CONFIG, PHASE, PROCESS = Flag.CONFIG_CHANGED, Flag.PHASE_PROMOTED, Flag.PROCESS_STARTED
 
 _BY_ACTION: Mapping[str, Flag] = {
-    "promotion": PHASE,
+    **dict.fromkeys(("promotion", "demotion"), PHASE),
     "packet": APPROVAL,
     "request": APPROVAL,
     **dict.fromkeys(("grant", "api_key", "workspace", "principal", "plugin", "release"), CONFIG),
