@@ -132,7 +132,7 @@ _FLAGS: Mapping[str, Flag] = MappingProxyType(
     }
 )
 """By table; a row of any other is state."""
-_READING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK")
+_READING = ("SELECT", "SAVEPOINT", "RELEASE", "ROLLBACK", "PRAGMA MAIN.TABLE_INFO", "PRAGMA TEMP.TABLE_INFO")
 
 
 def under_watch(fn: Callable[[Connection], T]) -> Callable[[Connection], T]:
