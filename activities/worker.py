@@ -34,11 +34,12 @@ from gateway.calls.http_call import HttpCalls
 from gateway.calls.kinds import Kinds
 from gateway.calls.mcp_tool import McpCalls
 from gateway.calls.permits import Permits
-from gateway.calls.python_tool import PythonCalls
+from gateway.calls.python_tool import PythonCalls, installed_tools
 from gateway.calls.reconciling import Reconciling
 from gateway.calls.writes import Writes
 from gateway.changes import Changes
 from gateway.ledger.engine import Ledger
+from gateway.presence import present, process_of
 from gateway.settings import Settings, load_settings
 from gateway.snapshots import Snapshots
 from gateway.telemetry import Telemetry, log, route_engine_logs, start_telemetry
@@ -94,7 +95,10 @@ async def working(client: Client, settings: Settings, telemetry: Telemetry) -> A
         )
         try:
             async with Door() as door:
-                yield make_worker(client, settings, telemetry, ledger, door)
+                worker = make_worker(client, settings, telemetry, ledger, door)
+                process = process_of(settings, "worker", identity=client.identity, tools=installed_tools())
+                async with present(ledger, process, telemetry.warnings, settings.presence_s):
+                    yield worker
         finally:
             sweeping.cancel()
     finally:

@@ -22,7 +22,7 @@ AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
         FailureCode.INPUT_REJECTED: ("change_input", "This job can not run as it was submitted."),
         FailureCode.RESULT_TOO_LARGE: ("change_input", "Ask for less: the result is too large to keep."),
         FailureCode.SNAPSHOT_MISMATCH: ("ask_operator", "An operator must publish the plugin again."),
-        FailureCode.INCOMPATIBLE_VERSION: ("ask_operator", "An operator must bring back a worker that fits this job."),
+        FailureCode.INCOMPATIBLE_VERSION: ("ask_operator", "An operator must bring back the version that fits this job."),
         FailureCode.CANARY_INCONCLUSIVE: ("ask_operator", "An operator must look at the canary run."),
         FailureCode.ENDED_BY_OPERATOR: ("ask_operator", "Ask the operator why; submit it again under a new key."),
         FailureCode.INTERNAL: ("ask_operator", "Tell the operator the job's id."),
@@ -67,5 +67,5 @@ def _advice(
     if status is Status.QUEUED and mode == "live" and view.eligibility is not Eligibility.LIVE_APPROVED:
         return "ask_operator", "Held: not yet approved to run live. An operator must open the gate."
     if status is Status.QUEUED:
-        return "wait", "The job waits for a worker; it starts by itself."
+        return "wait", "The job waits for its turn; it starts by itself."
     return "wait", "The job is running; nothing is asked of you."

@@ -14,7 +14,8 @@ from typing import Any
 from gateway.admissible import Admissible
 from gateway.changes import accept_job
 from gateway.jobrequest import JobRequest, fingerprint, read_job_request
-from gateway.judging import Judge, look
+from gateway.judging import Judge
+from gateway.known import look
 from gateway.ledger.authorities import mark_ended
 from gateway.ledger.engine import Ledger
 from gateway.ledger.receipts import ReceiptRow, Reservation, find_receipt, mark_refused

@@ -5,7 +5,7 @@ Nothing is decided here, and the order of the routes does not matter.
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -22,6 +22,7 @@ from facade.watch import Watchers
 from facade.window import Window
 from gateway.doors import Doors, caller_of, open_doors
 from gateway.envelope import Envelope
+from gateway.health import health
 from gateway.jobrequest import JobRequest
 from gateway.openapi import describe
 from gateway.problems import install_problems
@@ -37,7 +38,10 @@ from gateway.routes import (
     metrics,
     operators,
     packets,
+    previews,
     promotions,
+    readiness,
+    smokes,
     usage,
 )
 from gateway.scopes import Caller
@@ -53,6 +57,7 @@ BODIES = (
     packets.PacketIn,
     promotions.PromotionIn,
     promotions.DemotionIn,
+    smokes.SmokeIn,
     decisions.DecisionIn,
     grants.GrantIn,
     grants.WorkspaceIn,
@@ -93,7 +98,10 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
         callbacks,
         operators,
         promotions,
+        readiness,
         packets,
+        previews,
+        smokes,
         grants,
         audit,
         usage,
@@ -111,7 +119,7 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
 def serve_from(doors: Doors) -> Serving:
     """The facade over these doors: a reader without a verb that changes anything, and who is asking."""
     settings, counts = doors.settings, doors.telemetry.metrics
-    sight = Sight(GatewayReader(doors.engine, doors.ledger, doors.blobs))
+    sight = Sight(GatewayReader(doors.engine, doors.ledger, doors.blobs, partial(health, doors)))
     watchers = Watchers(sight, count=counts.watchers.add)
     rules = StreamRules(
         longest_s=settings.stream_max_s,

@@ -9,12 +9,14 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStoreMethods, S3Store
 
+from gateway.seams import Flag, refuse
 from workflows.contract.errors import JobgateError, ProblemCode, Refused
 from workflows.contract.ids import DIGEST, WORKSPACE, Digest, Workspace
 
@@ -22,8 +24,19 @@ Stamp = tuple[int, int, int]
 """Inode, time of the last writing (nanoseconds) and size (bytes) of a blob's file."""
 CACHE_BYTES = 64 * 1024 * 1024
 CACHED_BLOB_BYTES = 1024 * 1024
+COUNTED_BLOBS = 200_000
+"""A listing of S3 has a thousand a page; a count that says "more" is enough."""
 _HASH_ASIDE_BYTES = 1024 * 1024
 """Above this, hashing takes longer than an event loop should be held up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """How many blobs a workspace has, and how many bytes they are; not `whole`: there are more."""
+
+    count: int
+    size: int
+    whole: bool
 
 
 class BlobMissing(JobgateError):
@@ -54,6 +67,7 @@ class Blobs:
 
     async def put(self, workspace: Workspace, data: bytes) -> Digest:
         """Keeps `data` and returns its digest; a blob that is there already stays as it is."""
+        refuse(Flag.STATE_MUTATED)
         digest = await _digest(data)
         key = _key(workspace, digest)
         try:
@@ -109,6 +123,22 @@ class Blobs:
         except OSError as error:
             raise _unavailable() from error
         return tuple((file.st_ino, file.st_mtime_ns, file.st_size) for file in files)
+
+    async def stock(self, workspace: Workspace) -> "Stock":
+        """How much there is; nothing is read of it."""
+        count = size = 0
+        try:
+            listing = self._store.list_async(f"{workspace}/", chunk_size=1000)  # pyright: ignore[reportUnknownMemberType]  # arrow's
+            async for chunk in listing:
+                count += len(chunk)
+                size += sum(blob["size"] for blob in chunk)
+                if count >= COUNTED_BLOBS:
+                    return Stock(count, size, whole=False)
+        except FileNotFoundError:  # no folder yet
+            pass
+        except (BaseError, OSError, ValueError) as error:
+            raise _unavailable() from error
+        return Stock(count, size, whole=True)
 
     async def exists(self, workspace: Workspace, digest: Digest) -> bool:
         """Asks the store itself; says nothing about the bytes."""

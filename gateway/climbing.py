@@ -4,7 +4,8 @@ Ledger rows say what smokes and simulations saw and which packets were used; the
 jobs ended. A caller's own word is no evidence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -12,7 +13,7 @@ from sqlalchemy import Connection
 from facade.project import Look, state_of
 from gateway.doors import Doors
 from gateway.ledger.catalog import PluginVersionRow
-from gateway.ledger.evidence import latest_evidence
+from gateway.ledger.evidence import EvidenceRow, latest_evidence, latest_of_any
 from gateway.ledger.packets import PacketRow, redeemed_packets
 from gateway.ledger.receipts import ReceiptRow, dry_runs_of
 from workflows.contract.ids import JobId, Workspace
@@ -23,38 +24,67 @@ LOOKED_AT = 20
 """How many of the newest dry runs and packets are asked for; older ones are not searched for a success."""
 
 
+@dataclass(frozen=True, slots=True)
+class OnRecord:
+    """The ledger's part, newest first: the last smoke and simulation, whatever they showed, and the jobs to ask for."""
+
+    smoke: EvidenceRow | None
+    simulation: EvidenceRow | None
+    dry_runs: tuple[ReceiptRow, ...]
+    packets: tuple[PacketRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    job_id: JobId
+    at: datetime
+
+
 async def recorded(doors: Doors, workspace: Workspace, version: PluginVersionRow | None) -> Recorded:
     """Of this version's digest; `version` None: of the runtime, for which any plugin of the workspace climbs."""
+    seen = await doors.ledger.read(lambda conn: on_record(conn, workspace, version))
+    dry_run = await first_success(doors, workspace, (row.job_id for row in seen.dry_runs))
+    packet = await first_success(doors, workspace, (row.job_id for row in seen.packets))
+    return facts_of(seen, dry_run, packet)
 
-    def look(
-        conn: Connection,
-    ) -> tuple[datetime | None, datetime | None, Sequence[ReceiptRow], Sequence[PacketRow]]:
-        of = (None, None, None) if version is None else (workspace, version.name, version.version)
-        smoke = latest_evidence(conn, "smoke", *of)
-        simulation = latest_evidence(conn, "simulation", *of) if version is not None else None
-        plugin, digest = (None, None) if version is None else (version.name, version.digest)
-        return (
-            smoke.at if smoke is not None and smoke.green else None,
-            simulation.at if simulation is not None and simulation.green else None,
-            dry_runs_of(conn, workspace, plugin=plugin, digest=digest, limit=LOOKED_AT),
-            redeemed_packets(conn, workspace, plugin=plugin, digest=digest, limit=LOOKED_AT),
+
+def on_record(conn: Connection, workspace: Workspace, version: PluginVersionRow | None) -> OnRecord:
+    if version is None:
+        return OnRecord(
+            latest_evidence(conn, "smoke", None, None, None),
+            latest_of_any(conn, "simulation", workspace),
+            tuple(dry_runs_of(conn, workspace, plugin=None, digest=None, limit=LOOKED_AT)),
+            tuple(redeemed_packets(conn, workspace, plugin=None, digest=None, limit=LOOKED_AT)),
         )
-
-    smoke, simulation, dry_runs, packets = await doors.ledger.read(look)
-    return Recorded(
-        smoke=smoke,
-        dry_run=await _first_success(doors, workspace, [row.job_id for row in dry_runs]),
-        simulation=simulation,
-        packet=await _first_success(doors, workspace, [packet.job_id for packet in packets]),
+    of = (workspace, version.name, version.version)
+    return OnRecord(
+        latest_evidence(conn, "smoke", *of),
+        latest_evidence(conn, "simulation", *of),
+        tuple(dry_runs_of(conn, workspace, plugin=version.name, digest=version.digest, limit=LOOKED_AT)),
+        tuple(redeemed_packets(conn, workspace, plugin=version.name, digest=version.digest, limit=LOOKED_AT)),
     )
 
 
-async def _first_success(doors: Doors, workspace: Workspace, jobs: Sequence[JobId]) -> datetime | None:
-    """When the newest of these jobs that succeeded ended; None where none did, or the engine forgot them all."""
+def facts_of(seen: OnRecord, dry_run: Succeeded | None, packet: Succeeded | None) -> Recorded:
+    """What the gates judge."""
+    return Recorded(
+        smoke=_green(seen.smoke),
+        dry_run=None if dry_run is None else dry_run.at,
+        simulation=_green(seen.simulation),
+        packet=None if packet is None else packet.at,
+    )
+
+
+def _green(row: EvidenceRow | None) -> datetime | None:
+    return row.at if row is not None and row.green else None
+
+
+async def first_success(doors: Doors, workspace: Workspace, jobs: Iterable[JobId]) -> Succeeded | None:
+    """The newest of these jobs that succeeded; None where none did, or the engine forgot them all."""
     for job_id in jobs:
         view = await ended_view(doors, workspace, job_id)
-        if view is not None and view.status is Status.SUCCEEDED:
-            return view.finished_at
+        if view is not None and view.status is Status.SUCCEEDED and view.finished_at is not None:
+            return Succeeded(job_id, view.finished_at)
     return None
 
 

@@ -28,6 +28,8 @@ from gateway.judging import Judge
 from gateway.jwks import published_keys
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
+from gateway.ledger.presence import NewProcess
+from gateway.presence import present, process_of
 from gateway.scopes import Action, Caller
 from gateway.settings import Settings
 from gateway.snapshots import Snapshots
@@ -51,10 +53,13 @@ class Doors:
     blobs: Blobs
     snapshots: Snapshots
     engine: Engine
+    judge: Judge
     admission: Admission
     changes: Changes
     callbacks: Callbacks
     verifier: TokenVerifier
+    process: NewProcess
+    """This very process, as its presence tells it."""
 
 
 @asynccontextmanager
@@ -74,6 +79,8 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         sweeping = asyncio.create_task(changes.run())
         stack.callback(sweeping.cancel)
         verifier = await stack.enter_async_context(verifier_of(settings))
+        process = process_of(settings, "api")
+        await stack.enter_async_context(present(ledger, process, telemetry.warnings, settings.presence_s))
         yield Doors(
             settings=settings,
             telemetry=telemetry,
@@ -81,10 +88,12 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             blobs=blobs,
             snapshots=snapshots,
             engine=engine,
+            judge=judge,
             admission=admission,
             changes=changes,
             callbacks=Callbacks(ledger, blobs, snapshots, engine, credentials),
             verifier=verifier,
+            process=process,
         )
 
 

@@ -4,19 +4,25 @@ Reads of the engine alone, bounded by their callers' clocks. Trouble is `Refused
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from types import MappingProxyType
+from typing import Literal, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, TaskQueueType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
+    CountWorkflowExecutionsRequest,
     DescribeTaskQueueRequest,
     DescribeWorkflowExecutionRequest,
+    DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryRequest,
     GetWorkflowExecutionHistoryReverseRequest,
+    ListWorkflowExecutionsRequest,
 )
 from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
@@ -26,7 +32,14 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import JobId, Workspace, workflow_id
 from workflows.contract.job import EndRecord, Progress
 
+T = TypeVar("T")
+
 LONG_POLL_S = 25.0
+SILENT_AFTER_S = 2.0
+QueueKind = Literal["workflow", "activity"]
+_QUEUE_KINDS: Mapping[QueueKind, "TaskQueueType.ValueType"] = MappingProxyType(
+    {"workflow": TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, "activity": TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY}
+)
 INSPECTED_EVENTS = 20_000
 """So many events of a job are read for its attempts, newest run first."""
 
@@ -132,17 +145,64 @@ class Histories:
                     return events, True
         return events, False
 
-    async def polling(self, task_queue: str) -> list[PollerInfo]:
-        """Who asked this queue for activities or workflow tasks lately; records outlive a dead worker by minutes."""
-        kinds = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+    async def described(self, workspace: Workspace, job_id: JobId) -> DescribeWorkflowExecutionResponse | None:
+        """The current run as the engine has it, whoever started it; None where it knows none."""
+        execution = WorkflowExecution(workflow_id=workflow_id(workspace, job_id))
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            return await self._service.describe_workflow_execution(
+                DescribeWorkflowExecutionRequest(namespace=self.namespace, execution=execution)
+            )
+        return None
+
+    async def newest_events(self, workspace: Workspace, job_id: JobId, at_most: int) -> list[HistoryEvent]:
+        """The last events of the current run, newest first; one page."""
+        request = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self.namespace,
+            execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
+            maximum_page_size=at_most,
+        )
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            return list((await self._service.get_workflow_execution_history_reverse(request)).history.events)
+        return []
+
+    async def listed(self, query: str, at_most: int) -> tuple[list[WorkflowExecutionInfo], int]:
+        """One page of what visibility lists, and how many it counts; both may lag by a second or two."""
+        async with trouble():
+            found = await self._service.list_workflow_executions(
+                ListWorkflowExecutionsRequest(namespace=self.namespace, query=query, page_size=at_most)
+            )
+            counted = await self._service.count_workflow_executions(
+                CountWorkflowExecutionsRequest(namespace=self.namespace, query=query)
+            )
+            return list(found.executions), counted.count
+        return [], 0
+
+    async def polling(self, task_queue: str, *kinds: QueueKind) -> list[PollerInfo]:
+        """Who asked this queue lately for work of these kinds, of both if none is named; records outlive a dead worker
+        by minutes."""
         found: list[PollerInfo] = []
         async with trouble():
-            for kind in kinds:
+            for kind in kinds or _QUEUE_KINDS:
                 question = DescribeTaskQueueRequest(
-                    namespace=self.namespace, task_queue=TaskQueue(name=task_queue), task_queue_type=kind
+                    namespace=self.namespace,
+                    task_queue=TaskQueue(name=task_queue),
+                    task_queue_type=_QUEUE_KINDS[kind],
                 )
                 found += (await self._service.describe_task_queue(question)).pollers
         return found
+
+    async def unknown_attributes(self, names: Iterable[str]) -> list[str]:
+        """Which of these search attributes the namespace does not have; each is named in a query that finds nothing."""
+        missing: list[str] = []
+        for name in names:
+            query = f"WorkflowId = 'no job has this id' AND {name} IS NOT NULL"
+            async with trouble(ignore=RPCStatusCode.INVALID_ARGUMENT):
+                await self._service.count_workflow_executions(
+                    CountWorkflowExecutionsRequest(namespace=self.namespace, query=query)
+                )
+                continue
+            missing.append(name)
+        return missing
 
 
 def unavailable() -> Refused:
@@ -161,3 +221,16 @@ async def trouble(ignore: RPCStatusCode | None = None) -> AsyncGenerator[None]:
             raise unavailable() from None
     except RuntimeError:  # the client connects on first use, and this is how it says that it could not
         raise unavailable() from None
+
+
+async def unless_silent(answer: Awaitable[T]) -> T | None:
+    """None where the engine does not answer in time, for whoever can say that it is not known."""
+    try:
+        async with asyncio.timeout(SILENT_AFTER_S):
+            return await answer
+    except TimeoutError:
+        return None
+    except Refused as refusal:
+        if refusal.code != ProblemCode.ENGINE_UNAVAILABLE:
+            raise
+        return None

@@ -1,75 +1,53 @@
 """May this be admitted, as what, and within which limits: facts from ledger and snapshot, judged by the policies.
 
-Admission asks before it reserves; a preview asks the same. Nothing here writes but the snapshot's own bytes, which are
-content-addressed: storing them twice is storing them once.
+Admission asks before it reserves; previews and simulations ask the same, up to what would be told. Only `judge`, which
+makes a job, writes: the snapshot's own bytes, which are content-addressed: storing them twice is storing them once.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NoReturn
-
-from sqlalchemy import Connection
 
 from gateway.admissible import Admissible, initiator_of, row_of
 from gateway.allowlist import CredentialPolicy
-from gateway.authority import Allowed, Denied, decide, granted
+from gateway.authority import Allowed, Denied, granted
 from gateway.dependencies import dependency_withdrawn
 from gateway.jobrequest import JobRequest
+from gateway.known import Known
 from gateway.lanes import fitting
 from gateway.ledger.authorities import NewAuthority
-from gateway.ledger.catalog import list_plugin_versions
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
-from gateway.ledger.journal import latest_change
-from gateway.ledger.phases import Resolved, resolve, runtime_phase
-from gateway.ledger.receipts import ReceiptRow, find_receipt
-from gateway.ledger.sessions import SessionRow, find_session
+from gateway.ledger.sessions import SessionRow
 from gateway.limits import day_is_bounded, day_is_spent, narrowed
 from gateway.schemas import validate
 from gateway.scopes import Action, Caller
 from gateway.settings import Settings
 from gateway.snapshots import Snapshot, SnapshotMismatch, Snapshots
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.gates import Eligibility, EligibilityFacts, Phase
+from workflows.contract.gates import Eligibility, EligibilityFacts
 from workflows.contract.ids import Digest, JobId, PrincipalId, Workspace
-from workflows.contract.job import JobStart, PluginRef
+from workflows.contract.job import JobStart, Limits, PluginRef
 from workflows.policy.deadline import Denied as NoDeadline
 from workflows.policy.deadline import resolve as resolve_deadline
 from workflows.policy.eligibility import Verdict, classify
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """One consistent look at the ledger: the key's row if it decides the answer, else all that judging needs too."""
+class Weighed:
+    """What a submission comes to before anything is made of it: the verdict, and all that it was drawn from."""
 
-    row: ReceiptRow | None
-    authority: Allowed | Denied | None = None
-    resolved: Resolved | None = None
-    published: bool = False
-    phase: Phase = "blocked_noop"
-    session: SessionRow | None = None
-    change_no: int = 0
+    verdict: Verdict
+    facts: EligibilityFacts
+    snapshot: Snapshot | None
+    principal: PrincipalId
+    granted: Allowed | Denied
+    at: datetime
 
 
-def look(caller: Caller, key: JobId, asked: JobRequest, conn: Connection) -> Known:
-    """In one read transaction. A row that was refused by the engine does not decide: its key may be reserved anew."""
-    row = find_receipt(conn, caller.workspace, key)
-    if row is not None and not (row.refused_at and not row.accepted):
-        return Known(row)
-    now = datetime.now(UTC)
-    grants = grants_of(conn, caller.workspace, caller.principal, now)
-    session = None if asked.session is None else find_session(conn, caller.workspace, asked.session)
-    bound = session.version if session is not None and asked.version is None else asked.version
-    resolved = resolve(conn, caller.workspace, asked.plugin, bound)
-    return Known(
-        row=row,
-        authority=decide(caller, grants, Action.JOBS_SUBMIT, asked.plugin, now),
-        resolved=resolved,
-        published=resolved is not None or bool(list_plugin_versions(conn, caller.workspace, asked.plugin)),
-        phase=runtime_phase(conn) if resolved is None else resolved.runtime_phase,
-        session=session,
-        change_no=latest_change(conn, caller.workspace),
-    )
+@dataclass(frozen=True, slots=True)
+class Terms:
+    limits: Limits
+    deadline: datetime
 
 
 class Judge:
@@ -81,8 +59,8 @@ class Judge:
         self._allowed: dict[tuple[Workspace, Digest], bool] = {}
         """Whether a snapshot's references are on the allowlist; neither ever changes in this process."""
 
-    async def judge(self, caller: Caller, key: JobId, asked: JobRequest, print_: Digest, known: Known) -> Admissible:
-        """The row to reserve and the job to start. Raises Refused: who may, what, whether it may run, how much."""
+    async def weigh(self, caller: Caller, asked: JobRequest, known: Known) -> Weighed:
+        """Who may, what, and whether it may run. Raises Refused for what is no question of eligibility."""
         if isinstance(known.authority, Denied):
             raise Refused(ProblemCode.NOT_PERMITTED, known.authority.reason)
         assert known.authority is not None
@@ -93,22 +71,20 @@ class Judge:
         snapshot, facts = await self._facts(caller, known)
         principal, granted_ = await self._principal(caller, known.authority, asked, snapshot, now)
         facts = await self._with_authority(caller, facts, principal, granted_, now)
-        verdict = classify(facts)
-        refuse_by(verdict, asked)
+        return Weighed(classify(facts), facts, snapshot, principal, granted_, now)
+
+    async def judge(self, caller: Caller, key: JobId, asked: JobRequest, print_: Digest, known: Known) -> Admissible:
+        """The row to reserve and the job to start; its snapshot is stored. Raises Refused: who may, what, whether it
+        may run, how much."""
+        weighed = await self.weigh(caller, asked, known)
+        refuse_by(weighed.verdict, asked)
+        terms = terms_of(weighed, asked)
+        snapshot, granted_, principal, now = weighed.snapshot, weighed.granted, weighed.principal, weighed.at
         assert snapshot is not None
         assert known.resolved is not None
         assert isinstance(granted_, Allowed)
-        limits = narrowed(snapshot.limits, granted_.limits, asked)
-        if limits.max_cost_usd is not None and not snapshot.price_known:
-            raise Refused(ProblemCode.LIMIT_EXCEEDED, "A money limit needs a model whose price is known.")
-        if snapshot.bundle.manifest.input_schema is not None:
-            reasons = validate(snapshot.bundle.manifest.input_schema, asked.input)
-            if reasons:
-                raise Refused(ProblemCode.INPUT_INVALID, "input: " + "; ".join(reasons))
-        deadline = resolve_deadline(asked.instant, asked.timeout_seconds, now, limits.max_duration_seconds)
-        if isinstance(deadline, NoDeadline):
-            code = ProblemCode.DEADLINE_INVALID if deadline.kind == "invalid" else ProblemCode.LIMIT_EXCEEDED
-            raise Refused(code, deadline.reason)
+        if known.session is None and known.resolved.deployment_digest is not None:
+            await self._snapshots.put(caller.workspace, known.resolved.plugin_digest, known.resolved.deployment_digest)
         start = JobStart(
             workspace=caller.workspace,
             job_id=key,
@@ -117,11 +93,11 @@ class Judge:
             plugin=PluginRef(name=asked.plugin, version=known.resolved.version, digest=known.resolved.plugin_digest),
             snapshot=snapshot.digest,
             mode=asked.mode,
-            facts=facts,
+            facts=weighed.facts,
             fingerprint=print_,
             accepted_at=now,
-            deadline=deadline,
-            limits=limits,
+            deadline=terms.deadline,
+            limits=terms.limits,
             tools=snapshot.table,
             session=asked.session,
             conversation=None if known.session is None else known.session.conversation,
@@ -132,7 +108,7 @@ class Judge:
             heartbeat_s=self._settings.heartbeat_timeout_s,
         )
         return Admissible(
-            receipt=row_of(start, asked, verdict),
+            receipt=row_of(start, asked, weighed.verdict),
             start=start,
             authority=NewAuthority(
                 workspace=start.workspace,
@@ -144,7 +120,7 @@ class Judge:
                 version=start.plugin.version,
                 snapshot=start.snapshot,
                 model=snapshot.deployment.model,
-                limits={**limits.model_dump(mode="json"), "tools": granted_.limits.tools},
+                limits={**terms.limits.model_dump(mode="json"), "tools": granted_.limits.tools},
                 seen_change=known.change_no,
                 minted_at=now,
                 expires_at=now + timedelta(seconds=self._settings.authority_ttl_s),
@@ -172,12 +148,13 @@ class Judge:
         )
         try:
             if bound is not None:
-                digest = bound
+                snapshot = await self._snapshots.load(caller.workspace, bound)
             elif resolved.deployment_digest is not None:
-                digest = await self._snapshots.put(caller.workspace, resolved.plugin_digest, resolved.deployment_digest)
+                snapshot = await self._snapshots.assemble(
+                    caller.workspace, resolved.plugin_digest, resolved.deployment_digest
+                )
             else:
                 return None, facts
-            snapshot = await self._snapshots.load(caller.workspace, digest)
         except SnapshotMismatch:
             return None, facts.model_copy(update={"snapshot_ok": False})
         manifest = snapshot.bundle.manifest
@@ -188,7 +165,7 @@ class Judge:
         return snapshot, facts.model_copy(
             update={
                 "withdrawn": withdrawn,
-                "scope_ok": self._references_allowed(caller.workspace, snapshot),
+                "scope_ok": self.references_allowed(caller.workspace, snapshot),
                 "offload": manifest.offload,
                 "capabilities_met": fitting(self._settings, manifest.requires) is not None,
             }
@@ -221,7 +198,7 @@ class Judge:
         spent = await self._ledger.read(lambda conn: day_is_spent(conn, caller.workspace, principal, limits, now))
         return facts.model_copy(update={"limits_ok": not spent})
 
-    def _references_allowed(self, workspace: Workspace, snapshot: Snapshot) -> bool:
+    def references_allowed(self, workspace: Workspace, snapshot: Snapshot) -> bool:
         """Whether every credential reference of the deployment may be used by this workspace for its host."""
         key = (workspace, snapshot.digest)
         if key not in self._allowed:
@@ -247,25 +224,47 @@ def _fits_session(asked: JobRequest, session: SessionRow | None) -> None:
         )
 
 
+def terms_of(weighed: Weighed, asked: JobRequest) -> Terms:
+    """How much and until when, of a submission that its verdict lets through. Raises Refused: 422."""
+    snapshot, granted_ = weighed.snapshot, weighed.granted
+    assert snapshot is not None
+    assert isinstance(granted_, Allowed)
+    limits = narrowed(snapshot.limits, granted_.limits, asked)
+    if limits.max_cost_usd is not None and not snapshot.price_known:
+        raise Refused(ProblemCode.LIMIT_EXCEEDED, "A money limit needs a model whose price is known.")
+    if snapshot.bundle.manifest.input_schema is not None:
+        reasons = validate(snapshot.bundle.manifest.input_schema, asked.input)
+        if reasons:
+            raise Refused(ProblemCode.INPUT_INVALID, "input: " + "; ".join(reasons))
+    deadline = resolve_deadline(asked.instant, asked.timeout_seconds, weighed.at, limits.max_duration_seconds)
+    if isinstance(deadline, NoDeadline):
+        code = ProblemCode.DEADLINE_INVALID if deadline.kind == "invalid" else ProblemCode.LIMIT_EXCEEDED
+        raise Refused(code, deadline.reason)
+    return Terms(limits, deadline)
+
+
+def refusal_of(verdict: Verdict, asked: JobRequest) -> ProblemCode | None:
+    """The refusal that this verdict means for this submission; None: it is admitted."""
+    if verdict.eligibility is Eligibility.BLOCKED:
+        return ProblemCode.BLOCKED
+    if asked.mode == "dry_run":
+        return None
+    if verdict.eligibility is Eligibility.LOCAL_ONLY:
+        return ProblemCode.LOCAL_ONLY
+    held = verdict.eligibility is Eligibility.DRY_RUN_ELIGIBLE
+    return ProblemCode.NOT_LIVE_APPROVED if held and asked.on_blocked == "refuse" else None
+
+
 def refuse_by(verdict: Verdict, asked: JobRequest) -> None:
     """Raise the refusal that this verdict means for this submission, if any."""
-    if verdict.eligibility is Eligibility.BLOCKED:
-        _not_yet(ProblemCode.BLOCKED, verdict)
-    if asked.mode == "dry_run":
-        return
-    if verdict.eligibility is Eligibility.LOCAL_ONLY:
-        _not_yet(ProblemCode.LOCAL_ONLY, verdict)
-    if verdict.eligibility is Eligibility.DRY_RUN_ELIGIBLE and asked.on_blocked == "refuse":
-        _not_yet(ProblemCode.NOT_LIVE_APPROVED, verdict)
-
-
-def _not_yet(code: ProblemCode, verdict: Verdict) -> NoReturn:
-    raise Refused(
-        code,
-        verdict.not_yet or "",
-        eligibility=verdict.eligibility,
-        blocker=verdict.blocker,
-        executed="no",
-        next_gate=verdict.next_gate,
-        not_yet=verdict.not_yet,
-    )
+    code = refusal_of(verdict, asked)
+    if code is not None:
+        raise Refused(
+            code,
+            verdict.not_yet or "",
+            eligibility=verdict.eligibility,
+            blocker=verdict.blocker,
+            executed="no",
+            next_gate=verdict.next_gate,
+            not_yet=verdict.not_yet,
+        )

@@ -55,6 +55,10 @@ class PublishedKeys:
     def known(self, kid: str) -> VerifyingKey | None:
         return None if self._keys is None else self._keys.get(kid)
 
+    @property
+    def fetched(self) -> bool:
+        return self._keys is not None
+
     async def find(self, kid: str) -> VerifyingKey:
         """The key, perhaps after one fetch. Raises LookupError, or Refused(503) before the first fetch has worked."""
         if self._fetching is not None:
@@ -140,6 +144,10 @@ class DevelopmentKeys:
 
     async def find(self, kid: str) -> VerifyingKey:
         return await self._published.find(kid)
+
+    @property
+    def fetched(self) -> bool:
+        return self._published.fetched
 
 
 @asynccontextmanager

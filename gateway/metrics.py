@@ -42,9 +42,14 @@ class Metrics:
             "jobgate_write_after_cancel_total",
             description="Writes started after the answer to cancel that it did not name.",
         )
+        self.side_effects = counter(
+            "jobgate_preview_side_effects_total",
+            description="What previews and simulations tried to change, by flag; it was refused.",
+        )
         self._sent_after_stop = 0
         self.keys_taken_outside.add(0)
         self.writes_after_cancel.add(0)
+        self.side_effects.add(0)
 
     def sent_after_stop(self, in_ledger: int) -> None:
         """What the ledger shows of all workers, so that the API's figure speaks for the system."""

@@ -8,7 +8,7 @@ from the job's own end each time; nothing here consumes a packet, and looking at
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NoReturn
+from typing import Literal
 from uuid import uuid4
 
 from sqlalchemy import Connection
@@ -17,6 +17,7 @@ from facade.cursors import Cursor
 from facade.project import Look, ended, project, state_of
 from facade.views import JobAnswer
 from facade.window import Window
+from gateway.deciders import is_own_job
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.authorities import find_authority
 from gateway.ledger.journal import announce
@@ -30,7 +31,7 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import EventType
 from workflows.contract.gates import PHASES, Eligibility
 from workflows.contract.ids import KEY, Digest, JobId
-from workflows.contract.job import Status
+from workflows.contract.job import Initiator, Status
 from workflows.policy.eligibility import lower
 
 PAGE = 500
@@ -102,26 +103,34 @@ async def approve_it(doors: Doors, caller: Caller, packet_id: str) -> PacketRow:
     their approval gets it again. Raises Refused: 404, SELF_APPROVAL, PACKET_SPENT, GATE_NOT_MET."""
     need_scope(caller, Action.PROMOTIONS_APPROVE)
 
-    def write(conn: Connection) -> PacketRow:
+    def look(conn: Connection) -> tuple[PacketRow, ReceiptRow]:
         packet = _find(conn, caller, packet_id, Action.PROMOTIONS_APPROVE)
-        authority = find_authority(conn, packet.workspace, packet.job_id)
-        own = {packet.author, *(() if authority is None else (authority.principal, authority.submitted_by))}
-        if caller.principal in own:
-            raise Refused(ProblemCode.SELF_APPROVAL, "Its author, and whose job it is, do not approve a packet.")
-        if packet.approved_by == caller.principal and packet.revoked_at is None:
-            return packet
         job = find_receipt(conn, packet.workspace, packet.job_id)
         assert job is not None, "a packet names a job that is there"
+        if caller.principal == packet.author or _is_own(conn, caller, job):
+            raise Refused(ProblemCode.SELF_APPROVAL, "Its author, and whose job it is, do not approve a packet.")
+        return packet, job
+
+    packet, job = await doors.ledger.read(look)
+    if _repeated(packet, caller):
+        return packet
+    _need_unused(packet)
+    await _need_held(doors, job)
+
+    def write(conn: Connection) -> PacketRow:
+        packet, job = look(conn)
+        if _repeated(packet, caller):
+            return packet
         _need_canary_phase(conn, job)
         approved = approve_packet(conn, caller.workspace, packet_id, by=caller.principal, now=datetime.now(UTC))
         if approved is None:
-            _spent()
+            raise _spent(packet)
         announce(conn, packet.workspace, at=datetime.now(UTC), kind="packet", subject=packet.job_id)
         return approved
 
-    packet = await doors.ledger.write(write)
+    approved = await doors.ledger.write(write)
     doors.changes.wake()
-    return packet
+    return approved
 
 
 async def revoke_it(doors: Doors, caller: Caller, packet_id: str) -> PacketRow:
@@ -134,7 +143,7 @@ async def revoke_it(doors: Doors, caller: Caller, packet_id: str) -> PacketRow:
             return packet
         revoked = revoke_packet(conn, caller.workspace, packet_id, by=caller.principal, now=datetime.now(UTC))
         if revoked is None:
-            _spent()
+            raise _spent(packet)
         return revoked
 
     return await doors.ledger.write(write)
@@ -194,9 +203,22 @@ def _find(conn: Connection, caller: Caller, packet_id: str, action: Action) -> P
     return packet
 
 
+def _is_own(conn: Connection, caller: Caller, job: ReceiptRow) -> bool:
+    authority = find_authority(conn, job.workspace, job.job_id)
+    initiator = None if job.initiator is None else Initiator.model_validate(job.initiator)
+    return is_own_job(caller.principal, job.principal, None if authority is None else authority.submitted_by, initiator)
+
+
+def _repeated(packet: PacketRow, caller: Caller) -> bool:
+    return packet.approved_by == caller.principal and packet.revoked_at is None
+
+
 def _need_canary_phase(conn: Connection, job: ReceiptRow) -> None:
     resolved = resolve(conn, job.workspace, job.plugin, job.version)
-    phase = "blocked_noop" if resolved is None else lower(resolved.version_phase, resolved.runtime_phase)
+    if resolved is None or resolved.withdrawn or resolved.plugin_digest != job.plugin_digest:
+        sentence = "Not yet: the version of this job was withdrawn; nothing of it runs any more."
+        raise Refused(ProblemCode.GATE_NOT_MET, sentence, missing=["a version that stands"], not_yet=sentence)
+    phase = lower(resolved.version_phase, resolved.runtime_phase)
     if PHASES.index(phase) < PHASES.index("live_canary"):
         sentence = f"Not yet: a packet needs phase live_canary, of the version and of the runtime; it is {phase}."
         raise Refused(ProblemCode.GATE_NOT_MET, sentence, missing=["phase live_canary"], not_yet=sentence)
@@ -223,5 +245,19 @@ async def _need_read_only(doors: Doors, job: ReceiptRow, tools: Sequence[str]) -
         )
 
 
-def _spent() -> NoReturn:
-    raise Refused(ProblemCode.PACKET_SPENT, "The packet was approved, redeemed or revoked before, or it has expired.")
+def _need_unused(packet: PacketRow) -> None:
+    if packet.approved_at is not None or _unused(packet, datetime.now(UTC)) != "proposed":
+        raise _spent(packet)
+
+
+def _spent(packet: PacketRow) -> Refused:
+    """Says what became of it; what happened to it this very moment is told by reading it."""
+    state = "redeemed" if packet.redeemed_at is not None else _unused(packet, datetime.now(UTC))
+    words = {
+        "redeemed": "The packet was redeemed: its job runs or ran by it.",
+        "revoked": "The packet was revoked.",
+        "expired": "The packet has expired. Propose a new one.",
+    }
+    return Refused(
+        ProblemCode.PACKET_SPENT, words.get(state, "Somebody else was first: the packet was approved before.")
+    )

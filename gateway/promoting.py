@@ -1,20 +1,24 @@
 """Promotions and demotions of versions and of the runtime: proposed by one person, approved by another, on record.
 
 A gate is judged at the proposal and again at the approval, each time from what the system itself recorded; `evidence`
-of a caller is a note. Break-glass needs its own scope and a reason, and is done at once, as a demotion is.
+of a caller is a note that the audit trail keeps. Break-glass needs its own scope and a reason, and is done at once, as
+a demotion is.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NoReturn
 from uuid import uuid4
 
+from pydantic import JsonValue
 from sqlalchemy import Connection
 
 from gateway.climbing import recorded
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.authorities import open_authorities
 from gateway.ledger.catalog import PluginVersionRow, find_plugin_version
+from gateway.ledger.journal import one_at_a_time
 from gateway.ledger.phases import NewPromotion, find_promotion, insert_promotion, phase_of, runtime_phase
 from gateway.plugins import plugin_unknown
 from gateway.scopes import Action, Caller
@@ -43,7 +47,14 @@ class Demoted:
 
 
 async def propose(
-    doors: Doors, caller: Caller, climber: Climber, to: Phase, *, break_glass: str | None, release_held: bool
+    doors: Doors,
+    caller: Caller,
+    climber: Climber,
+    to: Phase,
+    *,
+    note: Mapping[str, JsonValue],
+    break_glass: str | None,
+    release_held: bool,
 ) -> NewPromotion:
     """A proposal, or with `break_glass` (its reason) the promotion itself. Raises Refused(GATE_NOT_MET)."""
     need_scope(caller, Action.PROMOTIONS_WRITE)
@@ -76,9 +87,10 @@ async def propose(
     )
 
     def write(conn: Connection) -> None:
+        one_at_a_time(conn)
         check(conn)
         _judge(conn, climber, to, known, now, break_glass=break_glass is not None)
-        insert_promotion(conn, new)
+        insert_promotion(conn, new, note=note)
 
     await doors.ledger.write(write)
     doors.changes.wake()
@@ -112,6 +124,7 @@ async def approve(doors: Doors, caller: Caller, promotion_id: str) -> NewPromoti
     new = replace(_plain(row), state="done", approved_by=caller.principal, at=now)
 
     def write(conn: Connection) -> NewPromotion:
+        one_at_a_time(conn)
         permit(caller, conn, Action.PROMOTIONS_APPROVE, row.plugin)
         standing = find_promotion(conn, promotion_id)[-1]
         if standing.state == "done":
@@ -131,6 +144,7 @@ async def demote(doors: Doors, caller: Caller, climber: Climber, to: Phase, reas
     now = datetime.now(UTC)
 
     def write(conn: Connection) -> Demoted:
+        one_at_a_time(conn)
         permit(caller, conn, Action.PROMOTIONS_WRITE, climber.plugin)
         version = _version(conn, climber)
         current = _phase(conn, climber)
@@ -152,7 +166,7 @@ async def demote(doors: Doors, caller: Caller, climber: Climber, to: Phase, reas
             release_held=False,
             at=now,
         )
-        insert_promotion(conn, new)
+        insert_promotion(conn, new, word="demotion", previous=current)
         open_ = open_authorities(conn, caller.workspace, plugin=climber.plugin, version=climber.version)
         return Demoted(new, current, len(open_))
 

@@ -1,11 +1,11 @@
 """The facade's `Reader`, over engine, ledger and blobs. Every verb here reads; none is told to change anything."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from facade.reader import (
     Access,
@@ -33,7 +33,7 @@ from gateway.ledger.receipts import ReceiptFilter, ReceiptRow, find_receipt, lis
 from gateway.ledger.stops import find_stop
 from gateway.scopes import Action
 from gateway.temporal import Engine
-from workflows.contract.errors import JobgateError, ProblemCode, Refused
+from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, RequestId, Workspace
 from workflows.contract.job import EndRecord, Initiator, OpenRequest, Progress
 from workflows.contract.steps import ViewInput, ViewOutput
@@ -42,20 +42,17 @@ T = TypeVar("T")
 
 ENGINE_S = 4.0
 """How long one read of the engine may take: less than the request clock, so that the answer can say who is silent."""
-RUNG_S = 2.0
-"""How long one rung of readyz may take to answer."""
-POLLED_WITHIN_S = 60.0
-"""A worker asks for work at least once in this time; an older record is a dead worker's."""
 _READ_ACTIONS: tuple[ReadAction, ...] = ("jobs:read", "jobs:decide")
-_PROBE_WORKSPACE = Workspace("readyz")
-_PROBE_BLOB = Digest("sha256:" + "0" * 64)
 
 
 class GatewayReader:
-    def __init__(self, engine: Engine, ledger: Ledger, blobs: Blobs) -> None:
+    def __init__(
+        self, engine: Engine, ledger: Ledger, blobs: Blobs, health: Callable[[], Awaitable[tuple[Health, ...]]]
+    ) -> None:
         self._engine = engine
         self._ledger = ledger
         self._blobs = blobs
+        self._health = health
 
     # ---- the engine
 
@@ -145,26 +142,7 @@ class GatewayReader:
             raise KeyError(ref) from None
 
     async def health(self) -> tuple[Health, ...]:
-        engine, ledger, blobs, workers = await asyncio.gather(
-            _rung("engine", self._engine.reachable(), "answers for this namespace"),
-            _rung("ledger", self._ledger.read(_probe), "answers, schema present"),
-            _rung("blobs", self._blobs.exists(_PROBE_WORKSPACE, _PROBE_BLOB), "answers"),
-            self._workers(),
-        )
-        return engine, ledger, blobs, workers
-
-    async def _workers(self) -> Health:
-        try:
-            async with asyncio.timeout(RUNG_S):
-                pollers = await self._engine.pollers()
-        except (JobgateError, TimeoutError):
-            return Health("workers", None, "not known: the engine does not answer")
-        if pollers.last_seen is None:
-            return Health("workers", False, "no worker has asked for work; accepted jobs wait")
-        age = (datetime.now(UTC) - pollers.last_seen).total_seconds()
-        if age > POLLED_WITHIN_S:
-            return Health("workers", False, "no worker has asked for work lately; accepted jobs wait")
-        return Health("workers", True, f"a worker asked for work {max(round(age), 0)} s ago")
+        return await self._health()
 
 
 def read_decision(conn: Connection, workspace: Workspace, job_id: JobId, request_id: RequestId) -> DecisionFacts | None:
@@ -248,16 +226,3 @@ async def _in_time(answer: Awaitable[T]) -> T:
         raise Refused(
             ProblemCode.ENGINE_UNAVAILABLE, "The workflow engine does not answer. Try again shortly.", retry_after_s=1
         ) from None
-
-
-def _probe(conn: Connection) -> None:
-    conn.execute(text("SELECT seq FROM receipts LIMIT 1")).first()
-
-
-async def _rung(name: str, answer: Awaitable[object], good: str) -> Health:
-    try:
-        async with asyncio.timeout(RUNG_S):
-            await answer
-    except (JobgateError, TimeoutError):
-        return Health(name, False, "does not answer")
-    return Health(name, True, good)

@@ -186,6 +186,8 @@ class Settings(BaseSettings):
     """How long an execution authority lasts without being renewed by a call."""
     sweep_s: PositiveFloat = 2.0
     """How often a process looks for changes that running jobs were not told of."""
+    presence_s: PositiveFloat = 2.0
+    """How often a process writes down that it lives. Three times and a second without a word, and it is dead."""
     workspace_open_jobs: PositiveInt | None = None
     """How many open jobs one workspace may have; None: any number. Grants bound principals."""
     public_url: str | None = None

@@ -83,11 +83,21 @@ class Snapshots:
         return await self._blobs.mend(workspace, canonical(body))
 
     async def put(self, workspace: Workspace, plugin: Digest, deployment: Digest) -> Digest:
-        """Store the pair a job is bound to, and return its digest; idempotent."""
+        """Store the pair that a job is to be bound to, and return its digest; idempotent."""
         digest = snapshot_digest(plugin, deployment)
         if (workspace, digest) not in self._kept:
             await self._blobs.put(workspace, canonical({"plugin": plugin, "deployment": deployment}))
         return digest
+
+    async def assemble(self, workspace: Workspace, plugin: Digest, deployment: Digest) -> Snapshot:
+        """What `put` and `load` would give, and nothing is stored: for whoever only wants to know."""
+        digest = snapshot_digest(plugin, deployment)
+        if (workspace, digest) in self._kept or await self._blobs.exists(workspace, digest):
+            return await self.load(workspace, digest)
+        try:
+            return await self._join(workspace, digest, plugin, deployment)
+        except _BROKEN:
+            raise SnapshotMismatch from None
 
     async def load(self, workspace: Workspace, digest: Digest) -> Snapshot:
         """The snapshot, verified against its digests."""
@@ -122,7 +132,9 @@ class Snapshots:
 
     async def _read(self, workspace: Workspace, digest: Digest) -> Snapshot:
         pair = json.loads(await self._blobs.verify(workspace, digest))
-        plugin, deployed = Digest(pair["plugin"]), Digest(pair["deployment"])
+        return await self._join(workspace, digest, Digest(pair["plugin"]), Digest(pair["deployment"]))
+
+    async def _join(self, workspace: Workspace, digest: Digest, plugin: Digest, deployed: Digest) -> Snapshot:
         bundle, refs = await self._read_bundle(workspace, plugin)
         body = json.loads(await self._blobs.verify(workspace, deployed))
         try:

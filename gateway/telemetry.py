@@ -33,6 +33,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from structlog.typing import EventDict, Processor, WrappedLogger
 from temporalio.exceptions import ApplicationError
 
+from gateway.logcounts import Warnings
 from gateway.logtexts import fit_texts
 from gateway.metrics import Metrics
 from gateway.settings import Settings
@@ -63,8 +64,9 @@ def fault(error: BaseException) -> dict[str, str]:
     return said
 
 
-def configure_logging(service: str, level: str = "info", stream: TextIO | None = None) -> None:
-    """Every log line of this process, ours and the libraries', as JSON on `stream` (stderr)."""
+def configure_logging(service: str, level: str = "info", stream: TextIO | None = None) -> Warnings:
+    """Every log line of this process, ours and the libraries', as JSON on `stream` (stderr). Counts the loud ones."""
+    warnings = Warnings()
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -73,6 +75,7 @@ def configure_logging(service: str, level: str = "info", stream: TextIO | None =
         _add_trace_id,
         _render_fault,
         fit_texts,
+        warnings,
     ]
     out = stream if stream is not None else sys.stderr
     structlog.configure(
@@ -100,6 +103,7 @@ def configure_logging(service: str, level: str = "info", stream: TextIO | None =
     logging.captureWarnings(capture=True)
     sys.excepthook = _log_crash
     threading.excepthook = lambda crash: _log_crash(crash.exc_type, crash.exc_value, crash.exc_traceback)
+    return warnings
 
 
 def _log_crash(kind: type[BaseException], error: BaseException | None, where: TracebackType | None) -> None:
@@ -209,6 +213,7 @@ class Telemetry:
     provider: TracerProvider
     tracer: Tracer
     metrics: Metrics = field(default_factory=Metrics)
+    warnings: Warnings = field(default_factory=Warnings)
 
     @contextmanager
     def span(
@@ -242,7 +247,7 @@ class Telemetry:
 
 def start_telemetry(service: str, settings: Settings) -> Telemetry:
     """Logging, traces and metrics of one process. Without an exporter trace ids still travel."""
-    configure_logging(service, settings.log_level)
+    warnings = configure_logging(service, settings.log_level)
     provider = TracerProvider(resource=Resource.create({"service.name": f"jobgate-{service}"}), shutdown_on_exit=False)
     if settings.trace_file is not None:
         provider.add_span_processor(SimpleSpanProcessor(_Quiet(_JsonLines(settings.trace_file))))
@@ -252,7 +257,7 @@ def start_telemetry(service: str, settings: Settings) -> Telemetry:
             log.warning("an OTLP endpoint is set but the extra is not installed: pip install 'jobgate[otlp]'")
         else:
             provider.add_span_processor(BatchSpanProcessor(_Quiet(exporter())))
-    return Telemetry(provider=provider, tracer=provider.get_tracer("jobgate"))
+    return Telemetry(provider=provider, tracer=provider.get_tracer("jobgate"), warnings=warnings)
 
 
 def _otlp_exporter() -> Callable[[], SpanExporter] | None:

@@ -5,16 +5,10 @@ workers; a query needs one and says None without. Workflows that Jobgate did not
 """
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from temporalio.api.common.v1 import Payload
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import (
-    DescribeTaskQueueRequest,
-)
 from temporalio.client import (
     Client,
     Interceptor,
@@ -40,6 +34,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from facade.reader import Execution, Waiting
 from gateway.histories import Histories, trouble, unavailable
 from gateway.records import Standing, execution_of, memo_of, standing_of
+from gateway.seams import ClientSeam
 from gateway.settings import Settings
 from workflows.contract.errors import JobgateError
 from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
@@ -62,14 +57,6 @@ class StartRefused(JobgateError):
         super().__init__("start_refused", "The workflow engine refused to start the job.")
 
 
-@dataclass(frozen=True, slots=True)
-class Pollers:
-    """Who asked a lane for work, and when last; records outlive a dead worker by minutes."""
-
-    count: int
-    last_seen: datetime | None
-
-
 async def connect(settings: Settings, interceptors: list[Interceptor] | None = None, *, lazy: bool = True) -> Client:
     """A client by `temporal.toml` / `TEMPORAL_*` where they speak, else by the settings. Connects on first use.
 
@@ -80,7 +67,10 @@ async def connect(settings: Settings, interceptors: list[Interceptor] | None = N
     options.setdefault("namespace", settings.namespace)
     try:
         return await Client.connect(
-            **options, data_converter=pydantic_data_converter, interceptors=interceptors or [], lazy=lazy
+            **options,
+            data_converter=pydantic_data_converter,
+            interceptors=[ClientSeam(), *(interceptors or [])],
+            lazy=lazy,
         )
     except (RuntimeError, RPCError):
         raise unavailable() from None
@@ -237,16 +227,3 @@ class Engine:
         """Raises Refused(ENGINE_UNAVAILABLE) unless the engine answers for our namespace."""
         async with trouble():
             await self._client.count_workflows(f"WorkflowType = '{WORKFLOW_TYPE}' AND JobgatePending > 0")
-
-    async def pollers(self) -> Pollers:
-        """Workers that asked the lane for work."""
-        request = DescribeTaskQueueRequest(
-            namespace=self._client.namespace,
-            task_queue=TaskQueue(name=self._lane),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        )
-        async with trouble():
-            answer = await self._client.workflow_service.describe_task_queue(request)
-            seen = [poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in answer.pollers]
-            return Pollers(len(seen), max(seen, default=None))
-        return Pollers(0, None)

@@ -72,6 +72,11 @@ class Keys(Protocol):
         where no key is known at all yet."""
         ...
 
+    @property
+    def fetched(self) -> bool | None:
+        """Whether published keys were fetched; None where none are published."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
@@ -89,6 +94,10 @@ class TokenVerifier:
         self._issuer = issuer
         self._audience = audience
         self._remembered: OrderedDict[bytes, _Verified] = OrderedDict()
+
+    @property
+    def keys_fetched(self) -> bool | None:
+        return self._keys.fetched
 
     async def verify(self, token: str) -> Caller:
         """The caller that the token proves. Raises `Refused(UNAUTHENTICATED)`, whatever is wrong with it; 503 where
@@ -153,6 +162,10 @@ class DevelopmentKey:
 
     async def find(self, kid: str) -> VerifyingKey:
         raise LookupError("unknown key id")
+
+    @property
+    def fetched(self) -> None:
+        return None
 
     def mint(
         self,

@@ -75,7 +75,6 @@ class Loop:
         self._conversation = state.conversation if start.state is not None else start.conversation
         self._ending = False
         self._packet: PacketTerms | None = None
-        self._be_canary(state.packet)
 
     async def run(self) -> EndRecord:
         self._publisher = asyncio.create_task(self._publish())
@@ -127,7 +126,7 @@ class Loop:
         if self._start.mode == "dry_run":
             return None
         if self._journal.view.status is Status.QUEUED:
-            self._journal.emit(E.JOB_STARTED, "A worker took the job.", started_at=workflow.now())
+            self._journal.emit(E.JOB_STARTED, "The job started.", started_at=workflow.now())
         while True:
             await self._keep_small()
             step, reply = await self._think()
@@ -189,6 +188,8 @@ class Loop:
             self._journal.archived(SegmentRef(first=last - SEGMENT_EVENTS + 1, last=last, ref=ref))
         info, knob = workflow.info(), self._start.roll_over_after
         due = info.get_current_history_length() >= knob if knob else info.is_continue_as_new_suggested()
+        if self._packet is not None:
+            return  # a packet is redeemed by one run of its job, and lets no other one call
         if due and workflow.all_handlers_finished() and workflow.cancellation_reason() is None:
             raise RollOver
 
@@ -321,7 +322,6 @@ class Loop:
             conversation=self._conversation,
             results=self._results,
             inbox=tuple(sorted(self._people.inbox)),
-            packet=self._packet,
         )
         workflow.continue_as_new(
             self._start.model_copy(update={"state": state}), memo={MEMO_START: self._memo, **self._journal.memo()}

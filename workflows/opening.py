@@ -36,7 +36,7 @@ def queued_event(memo: MemoStart) -> Event:
         seq=1,
         at=memo.accepted_at,
         type=EventType.JOB_QUEUED,
-        message=f"{kind} accepted: {memo.plugin.name} {memo.plugin.version}. Waiting for a worker.",
+        message=f"{kind} accepted: {memo.plugin.name} {memo.plugin.version}. Waiting to start.",
         data={
             "plugin": memo.plugin.name,
             "version": memo.plugin.version,

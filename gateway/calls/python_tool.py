@@ -157,6 +157,11 @@ def _in_thread(
     return ended
 
 
+def installed_tools() -> tuple[str, ...]:
+    """The names that this process could run; none is imported for it."""
+    return tuple(sorted({found.name for found in entry_points(group=GROUP)}))
+
+
 def _load(name: str | None) -> Callable[..., Any]:
     """Raises StepError `rejected` with a sentence for the model."""
     found = next(iter(entry_points(group=GROUP, name=name or "")), None)

@@ -13,7 +13,20 @@ from typing import NoReturn
 
 import typer
 
-from gateway.cli import approvals, demo, grants, inspect, jobs, keys, ladder, operators, processes, sessions, watching
+from gateway.cli import (
+    approvals,
+    demo,
+    grants,
+    inspect,
+    jobs,
+    keys,
+    ladder,
+    operators,
+    processes,
+    readiness,
+    sessions,
+    watching,
+)
 from gateway.cli.client import Rejected, Unreachable
 from gateway.cli.options import examples
 from gateway.cli.render import Voice, shown
@@ -115,6 +128,14 @@ _add(app, "deploy", OPERATORS, operators.deploy, "jobgate deploy examples/suppor
 _add(release_app, "set", None, operators.release_set, "jobgate release set support-refund 1.0.0")
 _add(release_app, "history", None, operators.release_history, "jobgate release history support-refund")
 app.add_typer(release_app, name="release", rich_help_panel=OPERATORS)
+_add(
+    app,
+    "readiness",
+    OPERATORS,
+    readiness.readiness,
+    "jobgate readiness",
+    "jobgate readiness support-refund --version 1.0.0",
+)
 _add(app, "promote", OPERATORS, ladder.promote, GATE_OPENER, "jobgate promote support-refund 1.0.0 --to live_canary")
 _add(app, "approve", OPERATORS, ladder.approve, "jobgate approve promo_1f0c2ab4")
 _add(

@@ -4,7 +4,6 @@ Nothing in its proof is asserted by itself: each line is computed from the shop'
 answers of the API or the engine, and it exits 0 only when all of them hold.
 """
 
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,20 +13,19 @@ import httpx2
 import typer
 
 from gateway.cli import render
-from gateway.cli.client import Gateway, Json, Rejected, Reply, Unreachable, job_path
+from gateway.cli.canary import Canary
+from gateway.cli.client import Gateway, Json, Rejected, Unreachable, job_path
 from gateway.cli.example import CHANGES, PLUGIN, REFUND_TOOL, VERSION, load_example, post_job
+from gateway.cli.lookout import Lookout
 from gateway.cli.options import JsonOutput, Verbose
 from gateway.cli.people import People
 from gateway.cli.proof import Story, conclude
 from gateway.cli.render import Voice
+from gateway.cli.rungs import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.stage import stage
 from gateway.cli.watching import Line, follow, live_line, show_event
-from gateway.settings import DevFile
 
-DEMO = "demo"
-"""The workspace that a development stack seeds."""
 INVOICE, CENTS = "inv_17", 1200
-PHASE_REASON = "the demo opens the gate"
 
 
 def demo(
@@ -72,22 +70,32 @@ def _play(story: Story) -> str:
         story.tell(f"the shop serves on {shop}: four invoices, no refund yet")
         running = story.stage.start_dev()
         story.tell(f"Temporal, a worker and the API serve: {running.api_url}, UI {running.temporal_ui_url}")
-    operator, app = Gateway(story.stage.data, "operator"), Gateway(story.stage.data, "app")
+    app, operator, second = (Gateway(story.stage.data, name) for name in ("app", PUBLISHER, SECOND))
+    engine, people = Lookout(running), People(story, app, operator)
+    ladder = Ladder(story, engine, app, operator, second)
     _publish(story, operator, shop)
-    _be_refused(story, app)
-    people = People(story, app, operator)
-    _open_gate(story, operator)
-    people.grant()
-    receipt = _submit(story, app)
-    story.tell(f"in the Temporal UI: {running.temporal_ui_url}/{_engine_path(story, running)}")
+    people.grant(SECOND)
+    ladder.be_refused()
+    ladder.preview()
+    ladder.skip_to("stateful_noop")
+    ladder.rehearse()
+    ladder.be_held()
+    ladder.simulate()
+    Canary(ladder).run()
+    ladder.go_live()
     _run(story, app, people)
-    _read_the_end(story, app, receipt)
+    _read_the_end(story, app)
     people.revoke()
-    return _look_into_engine(story, running)
+    ladder.look_back()
+    state, length = engine.state(story.key), len(engine.events(story.key))
+    story.check(
+        "Temporal's own record of the workflow", state == "completed", f"{state}, {length} events in its history"
+    )
+    return engine.page(story.key)
 
 
 def _publish(story: Story, operator: Gateway, shop: str) -> None:
-    story.chapter("1  An operator publishes, deploys and releases the plugin")
+    story.chapter("An operator publishes, deploys and releases the plugin")
     bundle, deployment = load_example()
     changed = ", ".join(f"{before} → {after}" for before, after in CHANGES.items())
     story.tell(f"examples/support_refund, changed for two people: {changed}")
@@ -100,46 +108,14 @@ def _publish(story: Story, operator: Gateway, shop: str) -> None:
     story.tell(f"released {VERSION}")
 
 
-def _be_refused(story: Story, app: Gateway) -> None:
-    story.chapter("2  A service submits while the gate is closed")
-    try:
-        answer = post_job(app, story.key, INVOICE)
-    except Rejected as refusal:
-        answer = refusal.reply
-    document = answer.json
-    story.tell(f"HTTP {answer.status} {document.get('code')}: {document.get('not_yet')}", "yellow")
-    found = [answer.status, document.get("code"), document.get("blocker"), f"executed {document.get('executed')}"]
-    right = found == [409, "blocked", "phase_blocked_noop", "executed no"]
-    says_so = str(document.get("not_yet", "")).startswith("Not yet")
-    story.check("closed gate: refused, and said so", right and says_so, ", ".join(str(fact) for fact in found))
-    status = _status_of(app, story.key)
-    story.check("closed gate: no job exists under that key", status == 404, f"GET answers {status}")
-    story.check("closed gate: refunds in the shop", not story.stage.refunds, len(story.stage.refunds))
-
-
-def _open_gate(story: Story, operator: Gateway) -> None:
-    story.chapter("3  An operator opens the gate and says who may decide, on record")
-    asked = {"to": "live", "break_glass": {"reason": PHASE_REASON}}
-    made = operator.post(f"/v1/plugins/{PLUGIN}/versions/{VERSION}/promotions", asked).json
-    story.tell(f'promoted {VERSION} to {made["phase"]} by break-glass, reason "{PHASE_REASON}"')
-
-
-def _submit(story: Story, app: Gateway) -> Reply:
-    story.chapter("4  The same submission again, with the same key: accepted, and it runs")
-    sent = time.monotonic()
-    receipt = post_job(app, story.key, INVOICE)
-    took = (time.monotonic() - sent) * 1000
-    story.tell(f"HTTP {receipt.status} in {took:.0f} ms: job {story.key}, deadline {receipt.json['deadline']}")
-    story.check("accepted with a receipt", receipt.status == 202, f"HTTP {receipt.status} in {took:.0f} ms")
-    return receipt
-
-
 def _run(story: Story, app: Gateway, people: People) -> None:
     """Shows the events as they come; where the job stops for people, they come one after the other."""
+    story.chapter("The refund: two people of finance decide what they are shown, and nobody their own job")
     request = ""
     with _watching(story, app) as (events, line):
         for event in events:
-            show_event(story.voice, event)
+            if event["type"] not in TOLD_BEFORE:
+                show_event(story.voice, event)
             story.events.append(event)
             line.update(str(event["message"]))
             if event["type"] == "request.opened":
@@ -155,18 +131,17 @@ def _watching(story: Story, app: Gateway) -> Generator[tuple[Iterator[Json], Lin
         yield follow(app, story.quiet, story.key), line
 
 
-def _read_the_end(story: Story, app: Gateway, receipt: Reply) -> None:
+def _read_the_end(story: Story, app: Gateway) -> None:
     story.view = app.get(job_path(story.key)).json
-    story.chapter("6  The end")
     story.tell(f"{story.key}  {story.view['status']}", render.STATUS_STYLES.get(story.view["status"], "bold"))
-    render.outcome(story.voice, story.view)
+    story.aside(str(render.member(story.view, "result").get("message")))
     ended = [story.view["status"], f"executed {story.view['executed']}"]
     story.check("the job's end", ended == ["succeeded", "executed yes"], ", ".join(ended))
     seqs = [event["seq"] for event in story.events]
     story.check("events: gap-free from 1", seqs == list(range(1, len(seqs) + 1)), f"{len(seqs)} seen live")
     _compare_with_shop(story)
     again = post_job(app, story.key, INVOICE)
-    same = again.text == receipt.text and again.headers.get("Idempotent-Replayed") == "true"
+    same = again.text == story.receipts[story.key].text and again.headers.get("Idempotent-Replayed") == "true"
     once = len(story.stage.refunds) == 1
     found = f"HTTP {again.status}, {'the first receipt to the byte' if same else 'another receipt'}"
     story.check("submitted once more: replayed, nothing ran", again.status == 200 and same and once, found)
@@ -190,28 +165,6 @@ def _compare_with_shop(story: Story) -> None:
     keys = {refund.effect_id for refund in made}
     one = len(keys) == 1 and named == keys
     story.check("the shop's Idempotency-Key is the events' effect id", one, ", ".join(sorted(keys)) or "none")
-
-
-def _look_into_engine(story: Story, running: DevFile) -> str:
-    """The job's page in the Temporal UI, and what the engine itself says there."""
-    path = _engine_path(story, running)
-    answer = httpx2.get(f"{running.temporal_ui_url}/api/v1/{path}", timeout=10, trust_env=False)
-    info: Json = answer.json().get("workflowExecutionInfo", {}) if answer.is_success else {}
-    state = str(info.get("status", f"HTTP {answer.status_code}")).rpartition("_")[2].lower()
-    found = f"{state}, {info.get('historyLength')} events in its history"
-    story.check("Temporal's own record of the workflow", state == "completed", found)
-    return f"{running.temporal_ui_url}/{path}"
-
-
-def _engine_path(story: Story, running: DevFile) -> str:
-    return f"namespaces/{running.namespace}/workflows/{DEMO}.{story.key}"
-
-
-def _status_of(app: Gateway, key: str) -> int:
-    try:
-        return app.get(job_path(key)).status
-    except Rejected as refusal:
-        return refusal.reply.status
 
 
 def _credential(deployment: Json) -> str:

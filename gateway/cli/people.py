@@ -3,15 +3,14 @@
 Each of them calls with a development token of their own. What they find is checked against the shop's own table.
 """
 
-import time
 from dataclasses import dataclass
 from functools import cached_property
 
 from gateway.cli import render
 from gateway.cli.approvals import show_request
-from gateway.cli.client import Gateway, Json, Rejected, Reply, job_path
-from gateway.cli.example import PLUGIN, post_job
-from gateway.cli.proof import Story
+from gateway.cli.client import Gateway, Json, Reply, job_path
+from gateway.cli.example import PLUGIN, READ_TOOL, job_once, post_job
+from gateway.cli.proof import Story, code_of, reply_to
 from gateway.cli.watching import follow, live_line, show_event
 
 FINANCE = ["finance"]
@@ -36,32 +35,34 @@ class People:
     def ben(self) -> Gateway:
         return self._of_finance(BEN)
 
-    def grant(self) -> None:
+    def grant(self, second: str) -> None:
+        """`second`: the operator who approves what the first one proposes."""
+        self._grant(second, "promotions:approve")
         for person in (ANA, BEN, "app"):
             self._grant(person, "jobs:decide")
-        self.story.tell(f"granted jobs:decide on {PLUGIN} to {ANA}, to {BEN} and to app, the service that submits")
+        self.story.tell(
+            f"granted: promotions:approve to {second}; jobs:decide to {ANA}, to {BEN} and to app, which submits"
+        )
 
     def vote_first(self, request: str) -> None:
         """The request as it is shown; the submitter is refused, and one person's word counts once."""
         story = self.story
-        waiting = self._until_waiting(story.key)
+        waiting = str(job_once(self.app, story.key, lambda view: view["status"] == "waiting_for_human")["status"])
         tools = _tools(story.events)
         story.check("before any vote: the job waits", waiting == "waiting_for_human", waiting)
-        story.check("before any vote: calls of tools", tools == ["invoices.get"], ", ".join(tools) or "none")
-        story.chapter("5  Two people of finance decide what they are shown, and nobody their own job")
+        story.check("before any vote: calls of tools", tools == [READ_TOOL], ", ".join(tools) or "none")
         asked = self.ana.get(_request_path(story.key, request)).json
         show_request(story.voice, asked)
         refused = _answer(self._of_finance("app"), story.key, asked)
         story.tell(
-            f"app, in finance too but the job's principal, approves: HTTP {refused.status} {_code(refused)}", "yellow"
+            f"app, in finance too but the job's principal, approves: HTTP {refused.status} {code_of(refused)}", "yellow"
         )
-        own = [refused.status, _code(refused)] == [403, "self-approval"]
-        story.check("the job's principal approves it", own, f"refused, {refused.status} {_code(refused)}")
+        own = [refused.status, code_of(refused)] == [403, "self-approval"]
+        story.check("the job's principal approves it", own, f"refused, {refused.status} {code_of(refused)}")
         first = _answer(self.ana, story.key, asked)
         story.tell(f"{ANA} approves: HTTP {first.status}, {_tally(first)}", "yellow")
         again = _answer(self.ana, story.key, asked)
         story.tell(f"{ANA} approves again: HTTP {again.status}, still {_tally(again)}", "yellow")
-        story.voice.say()
         seen = self.ana.get(_request_path(story.key, request)).json
         voters = [vote["principal"] for vote in seen["votes"]]
         once = voters == [ANA] and seen["state"] == "pending" and again.status == 200
@@ -71,11 +72,9 @@ class People:
         story = self.story
         made = story.stage.refunds
         story.check("after one vote of two: refunds in the shop", not made, len(made))
-        story.tell(f"the shop's own table after one vote: {len(made)} refunds")
         asked = self.ben.get(_request_path(story.key, request)).json
         second = _answer(self.ben, story.key, asked)
         story.tell(f"{BEN} approves the same digest: HTTP {second.status}, {_tally(second)}", "yellow")
-        story.voice.say()
         seen = self.ben.get(_request_path(story.key, request)).json
         by = sorted(seen["decided_by"] or ())
         story.check("who decided", by == [ANA, BEN] and seen["state"] == "approved", f"{' and '.join(by)}")
@@ -83,8 +82,8 @@ class People:
     def revoke(self) -> None:
         """A second job waits for its second person when its principal loses the grant."""
         story = self.story
-        key = story.key.replace("inv_17", SECOND_INVOICE)
-        story.chapter("7  A second job waits for people while the grant it runs on is taken back")
+        key = story.named(f"refund-{SECOND_INVOICE}")
+        story.chapter("A second job waits for people while the grant it runs on is taken back")
         grant = self._grant(HELPDESK, "jobs:submit")
         post_job(Gateway(story.stage.data, HELPDESK), key, SECOND_INVOICE)
         story.tell(f"{HELPDESK} was granted jobs:submit and submitted {key}")
@@ -108,19 +107,19 @@ class People:
         story = self.story
         view = self.app.get(job_path(key)).json
         story.tell(f"{key}  {view['status']}", render.STATUS_STYLES.get(view["status"], "bold"))
-        render.outcome(story.voice, view)
+        story.aside(str(render.member(view, "failure").get("message")))
         asked = self.ben.get(_request_path(key, request)).json
         late = _answer(self.ben, key, asked)
-        story.tell(f"{BEN} approves all the same: HTTP {late.status} {_code(late)}", "yellow")
+        story.tell(f"{BEN} approves all the same: HTTP {late.status} {code_of(late)}", "yellow")
         ended = [view["status"], render.member(view, "failure").get("code")]
         story.check(
             "grant revoked: the waiting job", ended == ["failed", "authority_revoked"], ", ".join(map(str, ended))
         )
         story.check("grant revoked: its request", asked["state"] == "voided", asked["state"])
-        refused = late.status == 409 and _code(late) in ("request-voided", "job-ended")
-        story.check("grant revoked: the second approval", refused, f"refused, {late.status} {_code(late)}")
+        refused = late.status == 409 and code_of(late) in ("request-voided", "job-ended")
+        story.check("grant revoked: the second approval", refused, f"refused, {late.status} {code_of(late)}")
         tools = _tools(events)
-        story.check("grant revoked: calls of tools", tools == ["invoices.get"], ", ".join(tools) or "none")
+        story.check("grant revoked: calls of tools", tools == [READ_TOOL], ", ".join(tools) or "none")
         refunds = [refund.invoice for refund in story.stage.refunds]
         unpaid = len(refunds) == 1 and SECOND_INVOICE not in refunds
         story.check("grant revoked: the shop's table", unpaid, f"{', '.join(refunds) or 'empty'}, as before")
@@ -132,23 +131,11 @@ class People:
     def _of_finance(self, principal: str) -> Gateway:
         return Gateway(self.story.stage.data, principal, FINANCE)
 
-    def _until_waiting(self, key: str) -> str:
-        """The job's status, as soon as it waits for a person or after 5 s."""
-        ends = time.monotonic() + 5
-        while True:
-            status = str(self.app.get(job_path(key)).json["status"])
-            if status == "waiting_for_human" or time.monotonic() > ends:
-                return status
-            time.sleep(0.05)
-
 
 def _answer(person: Gateway, key: str, asked: Json) -> Reply:
     """The answer to an approval of exactly what was shown, be it a refusal."""
     verdict = {"decision": "approve", "action_digest": asked["action_digest"], "reason": WHY}
-    try:
-        return person.post(f"{_request_path(key, asked['request_id'])}/decision", verdict)
-    except Rejected as refusal:
-        return refusal.reply
+    return reply_to(lambda: person.post(f"{_request_path(key, asked['request_id'])}/decision", verdict))
 
 
 def _request_path(key: str, request: str) -> str:
@@ -157,10 +144,6 @@ def _request_path(key: str, request: str) -> str:
 
 def _tools(events: list[Json]) -> list[str]:
     return [str(event["data"].get("tool")) for event in events if event["type"] == "tool.started"]
-
-
-def _code(reply: Reply) -> str:
-    return str(reply.json.get("code", "no code"))
 
 
 def _tally(reply: Reply) -> str:

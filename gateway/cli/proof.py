@@ -1,18 +1,22 @@
 """The demo's story as it is told, and its proof: what must hold, what was found, and what is not proven at all."""
 
 import json
+import textwrap
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.cli.client import Json
+from gateway.cli.client import Json, Rejected, Reply
 from gateway.cli.render import Voice
 from gateway.cli.stage import Stage
 
+INDENT = 9
+"""Columns before what is told: room for the seconds since the beginning."""
 NOT_PROVEN = (
     "a model's judgement: the model is a script, so that the demo needs no key and no network",
     "survival of crashes and outages: nothing was killed here (`make test` does that)",
-    "the ladder between blocked and live: break-glass skipped it, on record",
+    "the first rung's smoke: break-glass skipped it, on record",
     "more than one machine: Temporal, ledger and blobs are local files",
 )
 
@@ -31,10 +35,19 @@ class Story:
     voice: Voice
     stage: Stage
     began: float = field(default_factory=time.monotonic)
+    chapters: int = 0
     checks: list[Check] = field(default_factory=list[Check])
+    receipts: dict[str, Reply] = field(default_factory=dict[str, Reply])
+    ran: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    """Of each job, at the end: its key, how it ended, and how many calls its history holds."""
     events: list[Json] = field(default_factory=list[Json])
     view: Json = field(default_factory=dict[str, Any])
-    key: str = field(default_factory=lambda: f"refund-inv_17-{time.strftime('%H%M%S')}")
+    stamp: str = field(default_factory=lambda: time.strftime("%H%M%S"))
+
+    @property
+    def key(self) -> str:
+        """The job that the story is about."""
+        return self.named("refund-inv_17")
 
     @property
     def quiet(self) -> Voice:
@@ -46,14 +59,59 @@ class Story:
         return time.monotonic() - self.began
 
     def tell(self, text: str, style: str = "") -> None:
-        self.voice.say(f"{self.elapsed:5.1f} s  {text}", style)
+        self._wrapped(f"{self.elapsed:5.1f} s  {text}", style)
 
-    def chapter(self, title: str) -> None:
+    def aside(self, text: str) -> None:
+        """A line that belongs to the one above it."""
+        self._wrapped(f"{'':{INDENT}}{text}", "dim")
+
+    def heading(self, title: str) -> None:
         self.voice.say()
         self.voice.say(title, "bold cyan")
 
+    def chapter(self, title: str) -> None:
+        self.chapters += 1
+        self.heading(f"{self.chapters:>2}  {title}")
+
     def check(self, name: str, holds: bool, found: Any) -> None:
+        """One more line of the proof, shown where the story is."""
         self.checks.append(Check(name, holds, str(found)))
+        self._show(self.checks[-1])
+
+    def expect(self, name: str, found: Sequence[object], wanted: Sequence[object]) -> None:
+        """A line that holds where what was found is what was wanted, member by member."""
+        self.check(name, list(found) == list(wanted), ", ".join(str(fact) for fact in found) or "nothing")
+
+    def named(self, what: str) -> str:
+        """A job's key that no other demo on the same folder has."""
+        return f"{what}-{self.stamp}"
+
+    def show_broken(self) -> None:
+        for check in self.checks:
+            if not check.holds:
+                self._show(check)
+
+    def _show(self, check: Check) -> None:
+        mark, style = ("✓", "green") if check.holds else ("✗", "bold red")
+        self._wrapped(f"{mark:>{INDENT - 2}} {check.name}: {check.found}", style)
+
+    def _wrapped(self, text: str, style: str) -> None:
+        """On a terminal a long line goes on below its own beginning; piped, it stays one line."""
+        width = self.voice.console.width if self.voice.lively else len(text) + 1
+        for line in textwrap.wrap(text, width, subsequent_indent=" " * INDENT, drop_whitespace=False) or [""]:
+            self.voice.say(line.rstrip(), style)
+
+
+def reply_to(send: Callable[[], Reply]) -> Reply:
+    """The answer, be it a refusal."""
+    try:
+        return send()
+    except Rejected as refusal:
+        return refusal.reply
+
+
+def code_of(reply: Reply) -> str:
+    return str(reply.json.get("code", "no code"))
 
 
 def conclude(story: Story, ui: str, *, kept: bool) -> int:
@@ -63,11 +121,13 @@ def conclude(story: Story, ui: str, *, kept: bool) -> int:
     left = story.stage.left_running if kept or not story.stage.folder.exists() else [str(story.stage.folder)]
     clean = not left and all(code == 0 for code in endings.values())
     story.check("nothing left behind", clean, f"{said}; left: {', '.join(left) or 'nothing'}")
-    story.chapter("What ran and what did not, computed from the shop's table, the events and the answers")
-    for check in story.checks:
-        mark, style = ("✓", "green") if check.holds else ("✗", "bold red")
-        story.voice.say(f"  {mark} {check.name}: {check.found}", style)
-    story.chapter("Not proven here")
+    story.heading("What ran and what did not: calls of models and tools, counted in the engine's own histories")
+    story.voice.rows(("  job", "ended", "calls"), [(f"  {key}", ended, calls) for key, ended, calls in story.ran])
+    failed = [check.name for check in story.checks if not check.holds]
+    if failed:
+        story.heading("What does not hold")
+        story.show_broken()
+    story.heading("Not yet proven")
     for line in NOT_PROVEN:
         story.voice.say(f"  · {line}")
     story.voice.say()
@@ -76,8 +136,8 @@ def conclude(story: Story, ui: str, *, kept: bool) -> int:
         story.voice.say(f"It ended with the demo; the folder stays: jobgate dev --data {story.stage.data}")
     else:
         story.voice.say("It ended with the demo; `jobgate demo --keep` keeps the folder, to look again.", "dim")
-    failed = [check.name for check in story.checks if not check.holds]
-    verdict = f"{len(story.checks) - len(failed)} of {len(story.checks)} hold, after {story.elapsed:.1f} s"
+    verdict = f"{len(story.checks) - len(failed)} of {len(story.checks)} lines of proof hold"
+    verdict += f", after {story.elapsed:.1f} s"
     story.voice.say(verdict, "bold red" if failed else "bold green")
     story.voice.document(_summary(story, ui))
     for name in failed:

@@ -8,6 +8,7 @@ Trouble of the database is always `Refused(LEDGER_UNAVAILABLE)`. A caller that i
 at once although its thread may be busy: a transaction not yet begun is then dropped, one under way may still commit,
 so whoever gave up must look. Threads and lines of waiters are bounded; past the bound the answer is a refusal at once.
 A transaction function may be run more than once (a deadlock, a companion's error): it touches `conn` and nothing else.
+Under a watch (`gateway.seams`) a transaction that would change anything is refused.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import StatementError
 
 from gateway.ledger.database import Engines, is_trouble, may_run_again, open_engines
+from gateway.seams import under_watch, watched
 from workflows.contract.errors import ProblemCode, Refused
 
 T = TypeVar("T")
@@ -94,11 +96,11 @@ class Ledger:
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
         self._refuse_if_closed()
-        return await self._reads.run(_transact, self._engines.reader, fn)
+        return await self._reads.run(_transact, self._engines.reader, under_watch(fn))
 
     async def write(self, fn: Callable[[Connection], T]) -> T:
         self._refuse_if_closed()
-        return await self._writes.run(_transact, self._engines.writer, fn)
+        return await self._writes.run(_transact, self._engines.writer, under_watch(fn))
 
     async def write_grouped(self, fn: Callable[[Connection], T], *, key: str) -> T:
         """`fn` shares a transaction with whatever else is waiting, and has its own result or error.
@@ -106,6 +108,8 @@ class Ledger:
         `key` names the row that `fn` writes: a group runs in the order of its keys, so that two processes never wait
         for each other's rows in a ring.
         """
+        if watched():  # what is refused has no companions
+            return await self.write(fn)
         self._refuse_if_closed()
         if len(self._group) >= self._writes.limit:
             raise _unavailable()

@@ -56,3 +56,15 @@ def latest_evidence(
     )
     row = conn.execute(query).first()
     return None if row is None else EvidenceRow(*row)
+
+
+def latest_of_any(conn: Connection, kind: EvidenceKind, workspace: Workspace) -> EvidenceRow | None:
+    """The newest green one of any version of a workspace: what the runtime climbs on."""
+    query = (
+        select(*_COLUMNS)
+        .where(evidence.c.workspace == workspace, evidence.c.kind == kind, evidence.c.green)
+        .order_by(evidence.c.evidence_no.desc())
+        .limit(1)
+    )
+    row = conn.execute(query).first()
+    return None if row is None else EvidenceRow(*row)

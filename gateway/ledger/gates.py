@@ -1,24 +1,27 @@
 """Gates: whether a job that is held may run now. Read from the promotions that are done, never from a signal.
 
-A held job is not released by a live phase alone: a promotion after its reservation must say `release_held`.
+A held job is not released by a live phase alone: the promotion that made it live must say `release_held`, and must
+have come after what the job's admission saw.
 """
 
 from datetime import datetime
 
 from sqlalchemy import Connection, and_, bindparam, or_, select
 
+from gateway.ledger.authorities import find_authority
 from gateway.ledger.catalog_tables import promotions
+from gateway.ledger.journal import changes_since
 from gateway.ledger.packets import PacketRow, packets_of, redeem_packet
 from gateway.ledger.phases import resolve
 from gateway.ledger.receipts import ReceiptRow
 from workflows.contract.gates import PHASES
 from workflows.policy.eligibility import lower
 
-_RELEASED = (
-    select(promotions.c.revision)
+_OPENED_BY = (
+    select(promotions.c.release_held)
     .where(
         or_(
-            promotions.c.workspace.is_(None),
+            and_(promotions.c.workspace.is_(None), promotions.c.plugin.is_(None)),
             and_(
                 promotions.c.workspace == bindparam("of_workspace"),
                 promotions.c.plugin == bindparam("of_plugin"),
@@ -26,27 +29,25 @@ _RELEASED = (
             ),
         ),
         promotions.c.state == "done",
-        promotions.c.release_held,
-        promotions.c.at >= bindparam("since", type_=promotions.c.at.type),
     )
+    .order_by(promotions.c.revision.desc())
     .limit(1)
 )
-
-
-def phase_is_live(conn: Connection, receipt: ReceiptRow) -> bool:
-    """Both the version's phase and the runtime's are `live`; the lower rules."""
-    resolved = resolve(conn, receipt.workspace, receipt.plugin, receipt.version)
-    return resolved is not None and resolved.version_phase == resolved.runtime_phase == "live"
+"""Of a version and a runtime that are both live: the last step of either, so the one that opened the gate."""
 
 
 def held_job_released(conn: Connection, receipt: ReceiptRow) -> bool:
-    of: dict[str, str | datetime] = {
-        "of_workspace": receipt.workspace,
-        "of_plugin": receipt.plugin,
-        "of_version": receipt.version,
-        "since": receipt.reserved_at,
-    }
-    return phase_is_live(conn, receipt) and conn.execute(_RELEASED, of).first() is not None
+    """A demotion takes a release back: who opens the gate again must say once more that held jobs go."""
+    authority = find_authority(conn, receipt.workspace, receipt.job_id)
+    resolved = resolve(conn, receipt.workspace, receipt.plugin, receipt.version)
+    if authority is None or resolved is None or not resolved.version_phase == resolved.runtime_phase == "live":
+        return False
+    of = {"of_workspace": receipt.workspace, "of_plugin": receipt.plugin, "of_version": receipt.version}
+    if not conn.execute(_OPENED_BY, of).scalar_one():
+        return False
+    subjects = ("runtime", f"{receipt.plugin}@{receipt.version}")
+    since = changes_since(conn, receipt.workspace, authority.seen_change)
+    return any(change.kind == "phase" and change.subject in subjects for change in since)
 
 
 def redeem_for(conn: Connection, run: str, receipt: ReceiptRow, now: datetime) -> PacketRow | None:

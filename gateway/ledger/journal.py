@@ -62,14 +62,20 @@ def record(
     )
 
 
+def one_at_a_time(conn: Connection) -> None:
+    """Until the transaction ends nobody else announces a change, so what is read from here on stays as it is where
+    every change of it is announced. (SQLite has one writer at a time anyway.)"""
+    if conn.dialect.name == "postgresql":
+        conn.execute(_IN_ORDER)
+
+
 def announce(conn: Connection, workspace: Workspace | None, *, at: datetime, kind: str, subject: str) -> int:
     """Something that may concern running jobs changed; returns the change's number.
 
     On PostgreSQL a number is handed out before its row can be seen, so announcing is one at a time there: whoever has
     seen a number has seen every lower one.
     """
-    if conn.dialect.name == "postgresql":
-        conn.execute(_IN_ORDER)
+    one_at_a_time(conn)
     return conn.execute(_CHANGE, {"workspace": workspace, "at": at, "kind": kind, "subject": subject}).scalar_one()
 
 

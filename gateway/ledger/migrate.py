@@ -8,6 +8,8 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from gateway.ledger.database import is_trouble, open_engines
@@ -37,7 +39,18 @@ def migrate(url: str) -> None:
 
 def upgrade(conn: Connection) -> None:
     """Every missing step, inside the caller's transaction."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config = _config()
     config.attributes["connection"] = conn
     command.upgrade(config, "head")
+
+
+def is_current(conn: Connection) -> bool:
+    """Whether the ledger has exactly the schema of this version. Reads alone."""
+    present = MigrationContext.configure(conn).get_current_revision()
+    return present == ScriptDirectory.from_config(_config()).get_current_head()
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return config

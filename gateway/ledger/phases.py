@@ -134,8 +134,11 @@ def runtime_phase(conn: Connection) -> Phase:
     return cast(Phase, conn.execute(select(_RUNTIME_PHASE)).scalar_one())
 
 
-def insert_promotion(conn: Connection, new: NewPromotion) -> PromotionRow | None:
-    """Adds a row; None when this promotion is in that state already. A row that is done sets the phase at once."""
+def insert_promotion(
+    conn: Connection, new: NewPromotion, *, word: Literal["promotion", "demotion"] = "promotion", **detail: Any
+) -> PromotionRow | None:
+    """Adds a row; None when this promotion is in that state already. A row that is done sets the phase at once.
+    `word` and `detail` (JSON) are for the audit trail."""
     row = conn.execute(_APPEND, vars(new)).first()
     if row is None:
         return None
@@ -144,12 +147,17 @@ def insert_promotion(conn: Connection, new: NewPromotion) -> PromotionRow | None
         new.workspace,
         at=new.at,
         actor=new.approved_by or new.by,
-        action=f"promotion.{new.state}",
+        action=f"{word}.{new.state}",
         subject=new.subject,
+        version=new.version,
+        digest=new.digest,
         phase=new.phase,
         promotion_id=new.promotion_id,
+        proposed_by=new.by,
         break_glass=new.break_glass,
+        release_held=new.release_held,
         reason=new.reason,
+        **detail,
     )
     if new.state == "done":
         announce(conn, new.workspace, at=new.at, kind="phase", subject=new.subject)

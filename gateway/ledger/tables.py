@@ -234,6 +234,28 @@ audit = Table(
 )
 
 
+processes = Table(
+    "processes",
+    metadata,
+    key("process_id"),
+    words("kind"),
+    words("identity"),
+    words("lane", null=True),
+    Column("pid", Integer, nullable=False),
+    words("host"),
+    words("build"),
+    words("config"),
+    json("tools"),
+    instant("started_at"),
+    instant("seen_at"),
+    instant("good_until"),
+    Column("warnings", Integer, nullable=False),
+    words("last_warning", null=True),
+    instant("stopped_at", null=True),
+    Index(None, "good_until"),
+)
+
+
 def insert_if_absent(table: Table) -> Insert:
     """`INSERT .. ON CONFLICT DO NOTHING`: add `.returning(..)` and no row back means that the key was taken.
 

@@ -17,6 +17,8 @@ from workflows.contract.job import Status
 router = APIRouter(prefix="/v1/packets", tags=["packets"])
 
 DAY_S = 86_400
+MAX_STEPS = 1000
+"""A canary stays in the run that redeemed its packet, so its whole history has to fit into one."""
 
 
 class PacketIn(BaseModel):
@@ -26,7 +28,7 @@ class PacketIn(BaseModel):
 
     job_id: Annotated[str, Field(min_length=1, max_length=200)]
     allowed_tools: Annotated[tuple[str, ...], Field(strict=False, max_length=128)] = ()
-    max_steps: Annotated[int, Field(ge=1, le=1_000_000)]
+    max_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)]
     expires_in_seconds: Annotated[int, Field(ge=1, le=7 * DAY_S)]
 
 

@@ -26,7 +26,7 @@ class BreakGlass(_Body):
 
 
 class PromotionIn(_Body):
-    """`evidence` is a note for people; what counts is what the system itself recorded."""
+    """`evidence` is a note for people, which the audit trail keeps; what counts is what the system itself recorded."""
 
     to: Phase
     evidence: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
@@ -126,6 +126,7 @@ async def _promote(request: Request, doors: At, caller: By, climber: Climber) ->
         caller,
         climber,
         asked.to,
+        note=asked.evidence,
         break_glass=None if asked.break_glass is None else asked.break_glass.reason,
         release_held=asked.release_held,
     )
@@ -140,8 +141,12 @@ async def _demote(request: Request, doors: At, caller: By, climber: Climber) -> 
         phase=done.promotion.phase,
         previous=done.previous,
         open_jobs=done.open_jobs,
-        message=(
-            f"{done.open_jobs} jobs are open. What is running is refused its next call and ends; what is held goes on"
-            " waiting until its deadline."
-        ),
+        message=_what_becomes_of(done.open_jobs),
     )
+
+
+def _what_becomes_of(open_jobs: int) -> str:
+    if not open_jobs:
+        return "No job is open."
+    count = "1 job is open." if open_jobs == 1 else f"{open_jobs} jobs are open."
+    return f"{count} What runs is refused its next call and ends; what is held goes on waiting until its deadline."

@@ -14,7 +14,8 @@ from gateway.allowlist import CredentialPolicy
 from gateway.blobs import Blobs
 from gateway.bundles import parse_bundle
 from gateway.jobrequest import JobRequest, fingerprint, read_job_request
-from gateway.judging import Judge, Known, look
+from gateway.judging import Judge
+from gateway.known import Known, look
 from gateway.ledger.catalog import insert_deployment, insert_plugin_version, insert_release
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import insert_grant

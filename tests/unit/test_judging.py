@@ -15,7 +15,8 @@ import pytest
 
 from gateway.authority import Allowed, Denied, GrantLimits
 from gateway.jobrequest import fingerprint
-from gateway.judging import Known, refuse_by
+from gateway.judging import refuse_by
+from gateway.known import Known
 from gateway.ledger.catalog import withdraw_version
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import insert_grant

@@ -38,6 +38,7 @@ MAY_CHANGE = {
     "api_keys": {"revoked_at"},
     "changes": {"delivered_at"},
     "packets": {"approved_by", "approved_at", "revoked_by", "revoked_at", "redeemed_run", "redeemed_at"},
+    "processes": {"seen_at", "good_until", "warnings", "last_warning", "stopped_at"},
     "callbacks": {"answered_at", "outcome", "result_ref", "closed_at"},
     "effects": {"state", "epoch", "sent_at", "finished_at", "outcome_ref", "attempt", "request_id"},
     "sessions": {"last_job", "conversation", "head_step", "head_attempt"},

@@ -173,6 +173,8 @@ async def test_a_token_that_was_good_is_refused_once_it_expires(key: Development
 class CountingKeys:
     """One key that can be taken away, and how often it was looked for."""
 
+    fetched: bool | None = None
+
     def __init__(self, key: DevelopmentKey) -> None:
         self.key: VerifyingKey | None = key.known(key.kid)
         self.found = self.key

@@ -39,7 +39,7 @@ async def test_a_canary_that_would_write_or_call_another_tool_proves_nothing(job
         assert job.hands.ran == ["read_gate", "model 1.1"]
 
 
-async def test_what_the_policy_refuses_and_what_people_are_asked_is_no_call(jobs: Jobs) -> None:
+async def test_what_the_policy_refuses_is_no_call(jobs: Jobs) -> None:
     refused = call(0, "refunds.create", "write", refuse="no")
     job = await jobs.start(Hands(model=[turn(1, refused), final(2)], gates=terms()), facts=CANARY)
     await job.until("job.held awaiting_promotion")
@@ -67,11 +67,36 @@ async def test_a_canary_has_so_many_steps_as_its_packet_says(jobs: Jobs) -> None
     assert ended.record.view.usage.steps == 3
 
 
-async def test_a_canarys_terms_survive_a_roll_over(jobs: Jobs) -> None:
-    hands = Hands(model=[*(turn(n, READ) for n in range(1, 6)), turn(6, WRITE)], gates=terms("invoices.get", steps=40))
-    job = await jobs.start(hands, facts=CANARY, roll_over_after=30)
+async def test_a_canary_stays_in_the_run_that_redeemed_its_packet(jobs: Jobs) -> None:
+    for gate, rolls in ((terms("invoices.get", steps=40), False), ([GateOutput(open=True)], True)):
+        hands = Hands(model=[*(turn(n, READ) for n in range(1, 6)), final(6)], gates=gate)
+        job = await jobs.start(hands, facts=CANARY, roll_over_after=30)
+        await job.until("job.held awaiting_promotion")
+        await job.handle.signal("gate")
+        assert (await job.end()).story[-1] == "job.succeeded"
+        assert (len(await job.runs()) > 1) is rolls
+
+
+async def test_a_canary_may_ask_a_person_a_question(jobs: Jobs) -> None:
+    job = await jobs.start(Hands(model=[turn(1, QUESTION), final(2)], gates=terms()), facts=CANARY)
     await job.until("job.held awaiting_promotion")
     await job.handle.signal("gate")
-    ended = await job.end()
-    assert len(await job.runs()) > 1
-    assert ended.story[-1] == "job.failed canary_inconclusive"
+    [request] = await job.pending(1)
+    await job.decide(request, "answer")
+    assert (await job.end()).story[-1] == "job.succeeded"
+
+
+async def test_a_canary_that_nobody_finishes_in_time_proves_nothing(jobs: Jobs) -> None:
+    job = await jobs.start(Hands(model=[turn(1, QUESTION)], gates=terms()), facts=CANARY, ends_in=3)
+    await job.until("job.held awaiting_promotion")
+    await job.handle.signal("gate")
+    assert (await job.end()).story[-1] == "job.failed canary_inconclusive"
+
+
+async def test_a_canary_that_is_canceled_is_canceled(jobs: Jobs) -> None:
+    job = await jobs.start(Hands(model=[turn(1, QUESTION)], gates=terms()), facts=CANARY)
+    await job.until("job.held awaiting_promotion")
+    await job.handle.signal("gate")
+    await job.pending(1)
+    await job.handle.cancel()
+    assert (await job.end()).story[-1] == "job.canceled"

@@ -14,7 +14,7 @@ from pydantic import PlainSerializer
 from workflows.contract.carried import Carried
 from workflows.contract.errors import FailureCode
 from workflows.contract.events import Event, Timestamp
-from workflows.contract.gates import Blocker, Eligibility, EligibilityFacts, PacketTerms
+from workflows.contract.gates import Blocker, Eligibility, EligibilityFacts
 from workflows.contract.ids import (
     BlobRef,
     Digest,
@@ -187,7 +187,6 @@ class LoopState(Carried):
     conversation: BlobRef | None = None
     results: tuple["CallResult", ...] = ()
     inbox: tuple[str, ...] = ()
-    packet: PacketTerms | None = None
 
 
 class CallResult(Carried):

@@ -1,4 +1,4 @@
-"""The ladder: evidence that the system recorded, and packets that each let one canary job run."""
+"""The ladder: evidence that the system recorded, packets that each let one canary job run, and which processes live."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -58,3 +58,24 @@ def upgrade() -> None:
     )
     op.create_index("ix_packets_workspace_job_id", "packets", ["workspace", "job_id"], unique=False)
     op.create_index("ix_packets_workspace_plugin_version", "packets", ["workspace", "plugin", "version"], unique=False)
+
+    op.create_table(
+        "processes",
+        sa.Column("process_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("identity", sa.Text(), nullable=False),
+        sa.Column("lane", sa.Text(), nullable=True),
+        sa.Column("pid", sa.Integer(), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("build", sa.Text(), nullable=False),
+        sa.Column("config", sa.Text(), nullable=False),
+        sa.Column("tools", sa.Text(), nullable=False),
+        sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("seen_at", sa.BigInteger(), nullable=False),
+        sa.Column("good_until", sa.BigInteger(), nullable=False),
+        sa.Column("warnings", sa.Integer(), nullable=False),
+        sa.Column("last_warning", sa.Text(), nullable=True),
+        sa.Column("stopped_at", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("process_id", name="pk_processes"),
+    )
+    op.create_index("ix_processes_good_until", "processes", ["good_until"], unique=False)

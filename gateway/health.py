@@ -1,0 +1,83 @@
+"""The rungs of readyz: engine, ledger, blobs, workers, and the signing keys where they are published elsewhere.
+
+Each is asked on its own and none stands for another: that a worker lives says nothing of the tools, and that the
+engine answers says nothing of workers. What can not be seen is not known, which is not yes.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, text
+
+from facade.reader import Health
+from gateway.ages import age
+from gateway.doors import Doors
+from gateway.ledger.presence import recent_processes
+from gateway.workers import LOOKED_BACK, Queue, asked, last_word, workers_of
+from workflows.contract.errors import JobgateError
+from workflows.contract.ids import Digest, Workspace
+
+RUNG_S = 2.0
+"""How long one rung may take to answer."""
+_PROBE_WORKSPACE = Workspace("readyz")
+_PROBE_BLOB = Digest("sha256:" + "0" * 64)
+
+
+async def health(doors: Doors) -> tuple[Health, ...]:
+    """In this order: engine, ledger, blobs, workers, and with JOBGATE_JWKS_URL signing_keys."""
+    found = await asyncio.gather(
+        _rung("engine", doors.engine.reachable(), "answers for this namespace"),
+        _rung("ledger", doors.ledger.read(_probe), "answers, schema present"),
+        _rung("blobs", doors.blobs.exists(_PROBE_WORKSPACE, _PROBE_BLOB), "answers"),
+        _workers(doors),
+    )
+    return (*found, *_signing_keys(doors))
+
+
+async def _workers(doors: Doors) -> Health:
+    """Yes only of a worker that is alive and asked for the work that jobs start with."""
+    now = datetime.now(UTC)
+    try:
+        async with asyncio.timeout(RUNG_S):
+            rows = await doors.ledger.read(lambda conn: recent_processes(conn, now - LOOKED_BACK))
+    except (JobgateError, TimeoutError):
+        return Health("workers", None, "not known: the ledger does not answer")
+    live = workers_of(rows, now)
+    if not live:
+        return Health("workers", False, f"no worker lives ({last_word(rows, now)}); accepted jobs wait")
+    lane = doors.settings.lane
+    queue = Queue(lane, doors.settings.lanes[lane].task_queue, "workflow")
+    answers = await asked(doors.engine.histories, (queue,), rows, now)
+    if answers is None:
+        return Health("workers", None, f"not known: the engine does not answer ({len(live)} live)")
+    at = answers[queue]
+    if at is None:
+        said = f"{len(live)} live, but none asked for work of the lane that jobs start on; accepted jobs wait"
+        return Health("workers", False, said)
+    said = f"a live worker asked for work {age(now - at)} ago; whether a slot is free or a tool works is not said by it"
+    return Health("workers", True, said)
+
+
+def _signing_keys(doors: Doors) -> tuple[Health, ...]:
+    fetched = doors.verifier.keys_fetched
+    if fetched is None:
+        return ()
+    if fetched:
+        return (Health("signing_keys", True, "fetched from where they are published"),)
+    return (
+        Health("signing_keys", False, "not fetched yet: signed tokens are answered 503, API keys are not affected"),
+    )
+
+
+def _probe(conn: Connection) -> None:
+    conn.execute(text("SELECT seq FROM receipts LIMIT 1")).first()
+
+
+async def _rung(name: str, answer: Awaitable[object], good: str) -> Health:
+    try:
+        async with asyncio.timeout(RUNG_S):
+            await answer
+    except (JobgateError, TimeoutError):
+        return Health(name, False, "does not answer")
+    return Health(name, True, good)
