@@ -164,7 +164,7 @@ class ModelActivity:
         refused_finals = conversation.head.refused_finals + 1 if fault else 0
         if refused_finals >= MAX_REFUSED_FINALS:
             raise StepError(StepCode.REJECTED, f"The final answer does not fit the output schema: {fault}")
-        planner = Planner(self._blobs, job, snapshot, self._kinds)
+        planner = Planner(self._blobs, job, snapshot, self._kinds, self._permits)
         planned = [await planner.plan(number, call) for number, call in enumerate(answer.calls, 1)]
         final = None if verdict.final is None else _json_bytes(verdict.final.value)
         final_ref = None if final is None else BlobRef(await self._blobs.put(receipt.workspace, final))

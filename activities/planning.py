@@ -13,6 +13,7 @@ from gateway.actions import action_digest, keep_args
 from gateway.blobs import Blobs
 from gateway.calls.gateway import verdict_on
 from gateway.calls.kinds import Kinds, Proposed
+from gateway.calls.permits import Permits
 from gateway.calls.standing import Standing
 from gateway.manifest import Tool
 from gateway.questions import compile_question
@@ -71,7 +72,8 @@ class _Action:
 class Planner:
     """Plans the calls of one job."""
 
-    def __init__(self, blobs: Blobs, job: Standing, snapshot: Snapshot, kinds: Kinds) -> None:
+    def __init__(self, blobs: Blobs, job: Standing, snapshot: Snapshot, kinds: Kinds, permits: Permits) -> None:
+        self._permits = permits
         self._blobs = blobs
         self._job = job
         self._receipt = job.receipt
@@ -114,15 +116,17 @@ class Planner:
         verdict = verdict_on(self._snapshot, self._receipt, tool, effect, args)
         if verdict.verdict == "refuse":
             return action.refused(verdict.reason, effect)
+        before = await self._permits.done_before(self._receipt, tool.name, effect, args)
+        title = title_of(tool, args)
         return PlannedCall(
             call=action.number,
             tool=tool.name,
-            verdict=verdict.verdict,
+            verdict=verdict.verdict if before is None else "ask",
             effect=effect,
             action_digest=action.digest,
             args_ref=action.args_ref,
             message=render(tool.event, args) if tool.event is not None else f"Calling {tool.name}",
-            title=title_of(tool, args),
+            title=title if before is None else clean_text(f"Again, after job {before}: {title}", MAX_TEXT),
         )
 
     async def _effect(self, tool: Tool, args: Mapping[str, JsonValue]) -> EffectClass:

@@ -5,7 +5,7 @@ nothing else is evaluated), resolve and judge, reserve, start, answer, accept. N
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.admissible import Admissible
 from gateway.changes import accept_job
-from gateway.jobrequest import JobRequest, fingerprint, read_job_request
+from gateway.jobrequest import JobRequest, RetryIn, fingerprint, fingerprint_of_retry, read_job_request
 from gateway.judging import Judge
 from gateway.known import look
 from gateway.ledger.authorities import mark_ended
@@ -21,6 +21,7 @@ from gateway.ledger.engine import Ledger
 from gateway.ledger.receipts import ReceiptRow, Reservation, find_receipt, mark_refused
 from gateway.metrics import Metrics
 from gateway.reserving import StillOpen, reserve_job, reserve_job_anew
+from gateway.retrying import again, look_at_source
 from gateway.scopes import Caller
 from gateway.telemetry import log
 from gateway.temporal import Engine, StartRefused
@@ -64,10 +65,19 @@ class Admission:
         anything may have started: 504 nothing did, 503 `admission-unknown` it may and the same key resolves it."""
         asked = read_job_request(body)
         print_ = fingerprint(caller.principal, asked)
+        return await self._in_time(lambda sent: self._admit(caller, key, asked, print_, sent), until)
+
+    async def retry(self, caller: Caller, key: JobId, source: str, asked: RetryIn, until: float) -> Admitted:
+        """Admit a job that has ended once more, under a key of its own. Raises Refused as `admit` does, and NOT_FOUND,
+        JOB_NOT_ENDED, EFFECT_UNRECONCILED."""
+        print_ = fingerprint_of_retry(caller.principal, JobId(source), asked)
+        return await self._in_time(lambda sent: self._retry(caller, key, JobId(source), asked, print_, sent), until)
+
+    async def _in_time(self, admitting: Callable[[asyncio.Event], Awaitable[Admitted]], until: float) -> Admitted:
         sent = asyncio.Event()
         try:
             async with asyncio.timeout_at(until):
-                return await self._admit(caller, key, asked, print_, sent)
+                return await admitting(sent)
         except TimeoutError:
             if sent.is_set():
                 raise unknown() from None
@@ -80,6 +90,16 @@ class Admission:
         """Let acceptances that follow their answers reach the ledger."""
         if self._background:
             await asyncio.wait(self._background, timeout=3)
+
+    async def _retry(
+        self, caller: Caller, key: JobId, source: JobId, asked: RetryIn, print_: Digest, sent: asyncio.Event
+    ) -> Admitted:
+        row, repeated = await self._ledger.read(partial(look_at_source, caller, key, source))
+        if row is not None and not (row.refused_at and not row.accepted):
+            return await self._replay(row, print_, sent)
+        if repeated is None:
+            raise Refused(ProblemCode.NOT_FOUND, "There is no such job.")
+        return await self._admit(caller, key, again(repeated, asked), print_, sent)
 
     async def _admit(
         self, caller: Caller, key: JobId, asked: JobRequest, print_: Digest, sent: asyncio.Event

@@ -23,7 +23,7 @@ from facade.window import Window
 from gateway.doors import Doors, caller_of, open_doors
 from gateway.envelope import Envelope
 from gateway.health import health
-from gateway.jobrequest import JobRequest
+from gateway.jobrequest import JobRequest, RetryIn
 from gateway.openapi import describe
 from gateway.problems import install_problems
 from gateway.reading import GatewayReader
@@ -52,6 +52,7 @@ from workflows.contract.errors import ProblemCode, Refused
 
 BODIES = (
     JobRequest,
+    RetryIn,
     operators.PluginFiles,
     operators.ReleaseIn,
     packets.PacketIn,

@@ -160,9 +160,9 @@ async def json_body(request: Request, until: float | None = None) -> bytes:
         ) from None
 
 
-async def read_body(request: Request, model: type[Body]) -> Body:
+async def read_body(request: Request, model: type[Body], until: float | None = None) -> Body:
     """A strict JSON body of this shape. Raises Refused(INPUT_INVALID) naming the field and the rule."""
-    value = parse_json(await json_body(request))
+    value = parse_json(await json_body(request, until))
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -7,7 +7,7 @@ its instant in UTC. Key order, white space and explicit defaults do not matter.
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
@@ -69,12 +69,34 @@ class JobRequest(_Body):
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = Field(default_factory=dict[str, str])
 
     @property
+    def retry_of(self) -> JobId | None:
+        """Whose retry it is; a submission is nobody's."""
+        return None
+
+    @property
     def instant(self) -> datetime | None:
         return None if self.deadline is None else parse_instant(self.deadline)
 
     @property
     def max_cost(self) -> Decimal | None:
         return None if self.budget is None or self.budget.max_cost_usd is None else Decimal(self.budget.max_cost_usd)
+
+
+class RetryIn(_Body):
+    """How a job is run again. `same`: the version it ran; `current`: the one that is released now."""
+
+    timeout_seconds: int | None = None
+    release: Literal["same", "current"] = "same"
+
+
+class RetryRequest(JobRequest):
+    """What a retry asks for, from the receipt of the job that it repeats: its input, mode, labels and initiator."""
+
+    source: JobId
+
+    @property
+    def retry_of(self) -> JobId | None:
+        return self.source
 
 
 def read_job_request(body: bytes) -> JobRequest:
@@ -105,14 +127,19 @@ def invalid(error: ValidationError, model: type[BaseModel] = JobRequest) -> Refu
     return Refused(ProblemCode.INPUT_INVALID, f"{where}: {rule.removeprefix('Value error, ')}")
 
 
-def fingerprint(principal: PrincipalId, asked: JobRequest, **more: Any) -> Digest:
-    """SHA-256 of RFC 8785 over principal and request; `more` joins what a retry adds."""
+def fingerprint_of_retry(principal: PrincipalId, source: JobId, asked: RetryIn) -> Digest:
+    """Of what was asked; nothing of the job that is repeated is resolved into it."""
+    return digest_of({"principal": principal, "retry": {"of": source, **asked.model_dump(mode="json")}})
+
+
+def fingerprint(principal: PrincipalId, asked: JobRequest) -> Digest:
+    """SHA-256 of RFC 8785 over principal and request."""
     request = asked.model_dump(mode="json")
     instant = asked.instant
     request["deadline"] = None if instant is None else timestamp(instant)
     if asked.budget == BudgetIn():  # it bounds nothing, as no budget does
         request["budget"] = None
-    return digest_of({"principal": principal, "request": request, **more})
+    return digest_of({"principal": principal, "request": request})
 
 
 def read_key(headers: Sequence[str]) -> JobId:

@@ -101,6 +101,7 @@ class Judge:
             tools=snapshot.table,
             session=asked.session,
             conversation=None if known.session is None else known.session.conversation,
+            retry_of=asked.retry_of,
             labels=asked.labels,
             tool_queue=self._tool_queue(snapshot),
             has_policy=snapshot.bundle.manifest.policy is not None,

@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 
 from gateway.admissible import Admissible
 from gateway.ledger.authorities import find_authority, insert_authority, open_authorities, replace_authority
-from gateway.ledger.receipts import ReceiptRow, Reservation, reserve, reserve_anew
+from gateway.ledger.effects import list_effects
+from gateway.ledger.receipts import ReceiptRow, Reservation, line_of_retries, reserve, reserve_anew
 from gateway.ledger.sessions import NewSession, continue_session, open_session
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import JobId
@@ -30,6 +31,7 @@ def reserve_job(conn: Connection, asked: Admissible, workspace_open_jobs: int | 
     and then nothing is kept."""
     reservation = reserve(conn, asked.receipt)
     if reservation.created:
+        _follow_alone(conn, asked)
         _make_room(conn, asked, workspace_open_jobs)
         insert_authority(conn, asked.authority)
         _take_session(conn, asked)
@@ -40,10 +42,30 @@ def reserve_job_anew(conn: Connection, asked: Admissible, workspace_open_jobs: i
     """The same for a key whose start the engine refused; None when somebody else was first."""
     row = reserve_anew(conn, asked.receipt)
     if row is not None:
+        _follow_alone(conn, asked)
         _make_room(conn, asked, workspace_open_jobs)
         replace_authority(conn, asked.authority)
         _take_session(conn, asked)
     return row
+
+
+def _follow_alone(conn: Connection, asked: Admissible) -> None:
+    """A retry follows a line of jobs that have all ended and whose effects are all known: of two that run at the same
+    time each would not know what the other does. Raises StillOpen, or Refused(EFFECT_UNRECONCILED)."""
+    start = asked.start
+    if start.retry_of is None:
+        return
+    line = [row for row in line_of_retries(conn, start.workspace, start.retry_of) if row.job_id != start.job_id]
+    authorities = [find_authority(conn, start.workspace, row.job_id) for row in line if row.refused_at is None]
+    jobs = [one.job_id for one in authorities if one is not None and one.ended_at is None]
+    if jobs:
+        raise StillOpen(ProblemCode.JOB_NOT_ENDED, "The job, or another retry of it, has not ended yet.", jobs)
+    for row in line:
+        if any(effect.state in ("sent", "unknown") for effect in list_effects(conn, start.workspace, row.job_id)):
+            raise Refused(
+                ProblemCode.EFFECT_UNRECONCILED,
+                "It is not known whether a write of the job took effect; a retry could repeat it.",
+            )
 
 
 def _make_room(conn: Connection, asked: Admissible, workspace_open_jobs: int | None) -> None:

@@ -87,8 +87,12 @@ class CallGateway:
         verdict = verdict_on(snapshot, receipt, tool, asked.effect, args)
         if verdict.verdict == "refuse":
             raise StepError(StepCode.REJECTED, verdict.reason)
-        if verdict.verdict == "ask" and asked.request_id is None:
-            raise StepError(StepCode.REJECTED, "The policy asks a person first, and nobody was asked.")
+        asks = (
+            verdict.verdict == "ask"
+            or await self._permits.done_before(receipt, tool.name, asked.effect, args) is not None
+        )
+        if asks and asked.request_id is None:
+            raise StepError(StepCode.REJECTED, "A person has to be asked first, and nobody was.")
         return Prepared(
             attempt=attempt,
             receipt=receipt,
@@ -97,7 +101,7 @@ class CallGateway:
             args=args,
             connections=snapshot.deployment.connections,
             digest=digest,
-            request_id=asked.request_id if verdict.verdict == "ask" else None,
+            request_id=asked.request_id if asks else None,
             step=asked.step,
             call=asked.call,
             asked_attempt=asked.attempt,

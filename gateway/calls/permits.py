@@ -7,8 +7,10 @@ Every refusal is a StepError and means that nothing was sent.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
+from pydantic import JsonValue
 from sqlalchemy import Connection
 
 from gateway.calls.attempts import Attempt
@@ -23,9 +25,11 @@ from gateway.ledger.sessions import move_head
 from gateway.ledger.spending import Spent, record_spent
 from gateway.ledger.stops import find_stop
 from gateway.metrics import Metrics
+from gateway.retrying import done_before
 from gateway.temporal import Engine
 from workflows.contract.errors import Refused, StepCode, StepError
-from workflows.contract.ids import BlobRef, Digest, RequestId
+from workflows.contract.ids import BlobRef, Digest, JobId, RequestId, ToolName
+from workflows.contract.job import EffectClass
 
 PERMIT_LIVES_S = 0.25
 SETTLING_S = 60.0
@@ -108,6 +112,14 @@ class Permits:
         refusal = await self._ledger.read(look)
         if refusal is not None:
             raise await self.refuse(attempt, refusal)
+
+    async def done_before(
+        self, job: ReceiptRow, tool: ToolName, effect: EffectClass, args: Mapping[str, JsonValue]
+    ) -> JobId | None:
+        """The job that this one repeats and in which this very write took effect."""
+        if job.retry_of is None or effect == "read":
+            return None
+        return await self._ledger.read(lambda conn: done_before(conn, job, tool, args))
 
     async def take(self, attempt: Attempt, intent: Intent, seen_epoch: int) -> Granted:
         """The permit to send this write now. Raises StepError, and then nothing is sent."""

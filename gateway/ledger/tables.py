@@ -89,6 +89,13 @@ receipts = Table(
         sqlite_where=text("session IS NOT NULL"),
         postgresql_where=text("session IS NOT NULL"),
     ),
+    Index(
+        None,
+        "workspace",
+        "retry_of",
+        sqlite_where=text("retry_of IS NOT NULL"),
+        postgresql_where=text("retry_of IS NOT NULL"),
+    ),
     sqlite_autoincrement=True,
 )
 

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 
 from facade.documented import Responses, refusals
+from gateway.admission import Admitted
 from gateway.canceling import CancelAnswer, cancel_job
-from gateway.doors import At, By, body_of, json_body, need_scope, request_clock
-from gateway.jobrequest import JobRequest, read_key
+from gateway.doors import At, By, body_of, json_body, need_scope, read_body, request_clock
+from gateway.jobrequest import JobRequest, RetryIn, read_key
 from gateway.scopes import Action
 from workflows.contract.errors import ProblemCode as P
 from workflows.contract.gates import Blocker, Eligibility
@@ -78,6 +79,28 @@ _SUBMIT_ANSWERS: Responses = {
         P.ADMISSION_UNKNOWN,
     ),
 }
+_RETRY_ANSWERS: Responses = {
+    **_SUBMIT_ANSWERS,
+    **refusals(
+        P.IDEMPOTENCY_KEY_MISSING,
+        P.IDEMPOTENCY_KEY_INVALID,
+        P.NOT_PERMITTED,
+        P.NOT_FOUND,
+        P.PLUGIN_UNKNOWN,
+        P.JOB_NOT_ENDED,
+        P.EFFECT_UNRECONCILED,
+        P.BLOCKED,
+        P.LOCAL_ONLY,
+        P.ADMISSION_EXPIRED,
+        P.KEY_TAKEN_OUTSIDE,
+        P.PAYLOAD_TOO_LARGE,
+        P.UNSUPPORTED_MEDIA_TYPE,
+        P.IDEMPOTENCY_KEY_REUSED,
+        P.DEADLINE_INVALID,
+        P.LIMIT_EXCEEDED,
+        P.ADMISSION_UNKNOWN,
+    ),
+}
 _CANCEL_ANSWERS: Responses = {
     202: {"description": "The job was open; what is in flight is named."},
     200: {"model": CancelAnswer, "description": "The job had ended."},
@@ -103,11 +126,30 @@ async def submit(
     until = request_clock(request, doors.settings)
     need_scope(caller, Action.JOBS_SUBMIT)
     key = read_key(request.headers.getlist("idempotency-key"))
-    admitted = await doors.admission.admit(caller, key, await json_body(request, until), until)
-    headers = {"Location": f"/v1/jobs/{admitted.job_id}", "Retry-After": "1"}
-    if not admitted.created:
-        headers = {"Location": headers["Location"], "Idempotent-Replayed": "true"}
-    return Response(admitted.receipt, 202 if admitted.created else 200, headers, "application/json")
+    return _admitted(await doors.admission.admit(caller, key, await json_body(request, until), until))
+
+
+@router.post(
+    "/{job_id}/retry",
+    operation_id="retryJob",
+    status_code=202,
+    response_model=Receipt,
+    responses=_RETRY_ANSWERS,
+    openapi_extra={**_SUBMIT, **body_of(RetryIn)},
+)
+async def retry(
+    job_id: str,
+    request: Request,
+    doors: At,
+    caller: By,
+    deadline: Annotated[str | None, Header(alias="Jobgate-Http-Deadline", description="The request clock.")] = None,
+) -> Response:
+    """Run a job that has ended once more, as a job of its own; what took effect is not repeated without a decision."""
+    until = request_clock(request, doors.settings)
+    need_scope(caller, Action.JOBS_SUBMIT)
+    key = read_key(request.headers.getlist("idempotency-key"))
+    asked = await read_body(request, RetryIn, until)
+    return _admitted(await doors.admission.retry(caller, key, job_id, asked, until))
 
 
 @router.post(
@@ -121,3 +163,10 @@ async def cancel(job_id: str, request: Request, doors: At, caller: By) -> Respon
     """Stop a job, all the way down; idempotent. 202 while it is open, 200 when it had ended."""
     open_, answer = await cancel_job(doors, caller, job_id, request_clock(request, doors.settings))
     return Response(answer.model_dump_json(), 202 if open_ else 200, media_type="application/json")
+
+
+def _admitted(admitted: Admitted) -> Response:
+    headers = {"Location": f"/v1/jobs/{admitted.job_id}", "Retry-After": "1"}
+    if not admitted.created:
+        headers = {"Location": headers["Location"], "Idempotent-Replayed": "true"}
+    return Response(admitted.receipt, 202 if admitted.created else 200, headers, "application/json")

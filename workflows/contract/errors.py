@@ -60,6 +60,7 @@ class ProblemCode(StrEnum):
     RELEASE_CONFLICT = "release-conflict"
     GATE_NOT_MET = "gate-not-met"
     PACKET_SPENT = "packet-spent"
+    EFFECT_UNRECONCILED = "effect-unreconciled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ PROBLEMS: Mapping[ProblemCode, Problem] = MappingProxyType(
         ProblemCode.VERSION_EXISTS: Problem(409, "This version exists with other content"),
         ProblemCode.RELEASE_CONFLICT: Problem(409, "The release changed meanwhile"),
         ProblemCode.GATE_NOT_MET: Problem(409, "Not yet: the gate's conditions are not met"),
+        ProblemCode.EFFECT_UNRECONCILED: Problem(409, "A write of the job has an outcome that is not known"),
         ProblemCode.PACKET_SPENT: Problem(409, "The packet can not be used any more"),
     }
 )

@@ -1,0 +1,56 @@
+"""A retry is a new admission that names its source, and knows what the source, and every other retry of it, has done.
+
+What took effect there is not repeated without a new decision: the policy's own leave is not enough for it. Asked when a
+call is planned and again when it is made.
+"""
+
+import json
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+from sqlalchemy import Connection
+
+from gateway.actions import action_digest
+from gateway.jobrequest import InitiatorIn, RetryIn, RetryRequest
+from gateway.ledger.effects import HAPPENED, list_effects
+from gateway.ledger.receipts import ReceiptRow, find_receipt, line_of_retries
+from gateway.scopes import Caller
+from workflows.contract.ids import KEY, JobId, ToolName
+
+
+def look_at_source(
+    caller: Caller, key: JobId, source: JobId, conn: Connection
+) -> tuple[ReceiptRow | None, ReceiptRow | None]:
+    """The row that holds the key, and that of an admitted job which is to be repeated; one look at the ledger."""
+    repeated = find_receipt(conn, caller.workspace, source) if KEY.fullmatch(source) else None
+    if repeated is not None and not repeated.accepted:
+        repeated = None
+    return find_receipt(conn, caller.workspace, key), repeated
+
+
+def again(source: ReceiptRow, asked: RetryIn) -> RetryRequest:
+    """What is asked for: mode, input, labels and initiator of the source; not its session, whose line has gone on."""
+    return RetryRequest(
+        source=source.job_id,
+        plugin=source.plugin,
+        version=source.version if asked.release == "same" else None,
+        input=json.loads(source.job_input),
+        mode=source.mode,
+        timeout_seconds=asked.timeout_seconds,
+        initiator=None if source.initiator is None else InitiatorIn.model_validate(source.initiator),
+        labels=dict(source.labels),
+    )
+
+
+def done_before(conn: Connection, job: ReceiptRow, tool: ToolName, args: Mapping[str, JsonValue]) -> JobId | None:
+    """The job of this one's line of retries in which this very call took effect; None for what is new."""
+    if job.retry_of is None:
+        return None
+    for row in line_of_retries(conn, job.workspace, job.retry_of):
+        if row.job_id == job.job_id:
+            continue
+        digest = action_digest(tool, row.plugin_digest, dict(args))
+        effects = list_effects(conn, job.workspace, row.job_id)
+        if any(effect.action_digest == digest and effect.state in HAPPENED for effect in effects):
+            return row.job_id
+    return None
