@@ -107,6 +107,7 @@ _add(
 )
 app.add_typer(session_app, name="session", rich_help_panel=APPS)
 _add(app, "cancel", APPS, jobs.cancel, "jobgate cancel ticket-17")
+_add(app, "retry", APPS, jobs.retry, "jobgate retry ticket-17 --key ticket-17-again")
 _add(app, "requests", APPROVERS, approvals.requests, "jobgate requests")
 _add(
     app,

@@ -164,11 +164,41 @@ def cancel(job: JobArgument, data: DataDir = None, json_output: JsonOutput = Fal
     return 0
 
 
-def _send(gateway: Gateway, voice: Voice, key: str, body: str) -> Reply:
-    """POST /v1/jobs; a lost or open answer is asked for again with the same key."""
+def retry(
+    job: JobArgument,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="The new job's own key; default: a fresh one.")
+    ] = None,
+    release: Annotated[
+        Literal["same", "current"], typer.Option("--release", help="The version it ran, or the one released now.")
+    ] = "same",
+    timeout: Annotated[
+        int | None, typer.Option("--timeout", metavar="SECONDS", help="The job clock; default: the longest allowed.")
+    ] = None,
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+    verbose: Verbose = False,
+) -> int:
+    """Run a job that has ended once more, as a new job of its own key.
+
+    What took effect before is not repeated without somebody's new decision; while an effect is not known, it is refused.
+    """
+    body = json.dumps(_given({"release": release, "timeout_seconds": timeout}))
+    voice, gateway = enter("app", data, json_output, verbose)
+    new = key if key is not None else f"retry-{uuid.uuid4().hex[:12]}"
+    reply = _send(gateway, voice, new, body, f"{job_path(job)}/retry")
+    voice.document(reply.text)
+    if not json_output:
+        render.receipt(voice, reply)
+        voice.say(f"  watch     jobgate watch {new}")
+    return 0
+
+
+def _send(gateway: Gateway, voice: Voice, key: str, body: str, path: str = "/v1/jobs") -> Reply:
+    """POST a submission; a lost or open answer is asked for again with the same key."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return gateway.post("/v1/jobs", body, {"Idempotency-Key": key})
+            return gateway.post(path, body, {"Idempotency-Key": key})
         except Unreachable as lost:
             if not lost.sent or attempt == ATTEMPTS:
                 voice.note(f"No answer for the key {key}: submitting it again with --key {key} is safe.")

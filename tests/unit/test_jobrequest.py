@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.jobrequest import JobRequest, RetryIn, fingerprint, fingerprint_of_retry, read_job_request, read_key
+from gateway.jobrequest import JobRequest, fingerprint, read_job_request, read_key
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import Digest, JobId, PrincipalId
+from workflows.contract.ids import Digest, PrincipalId
 
 APP = PrincipalId("app")
 CANARY = "canary-5d21"
@@ -110,22 +110,6 @@ def test_every_difference_of_content_is_a_different_submission() -> None:
 
 def test_principal_is_part_of_the_fingerprint() -> None:
     assert same_as(body()) != same_as(body(), PrincipalId("other"))
-
-
-def test_a_retry_is_told_from_another_by_all_that_is_asked() -> None:
-    prints = [
-        fingerprint_of_retry(principal, JobId(source), RetryIn.model_validate(body))
-        for principal, source, body in (
-            (APP, "k-1", {}),
-            (PrincipalId("other"), "k-1", {}),
-            (APP, "k-2", {}),
-            (APP, "k-1", {"timeout_seconds": 60}),
-            (APP, "k-1", {"release": "current"}),
-        )
-    ]
-    assert len(set(prints)) == len(prints)
-    spelt_out = RetryIn.model_validate({"release": "same", "timeout_seconds": None})
-    assert fingerprint_of_retry(APP, JobId("k-1"), spelt_out) == prints[0]
 
 
 # ---- the shape
