@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from facade.views import Rung
 from workflows.contract.errors import PROBLEMS, ProblemCode
 from workflows.contract.gates import Blocker, Eligibility, Phase
 from workflows.contract.job import Executed
@@ -28,7 +29,8 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 class ProblemAnswer(BaseModel):
-    """RFC 9457. `code` is from a closed list; `instance` is the request id."""
+    """RFC 9457. `code` is from a closed list; `instance` is the request id. `receipt` is that of an expired job,
+    `record` what stands for a decided request, `ready` and `rungs` are of /readyz."""
 
     model_config = ConfigDict(title="Problem", extra="allow")
 
@@ -47,6 +49,9 @@ class ProblemAnswer(BaseModel):
     not_yet: str | None = None
     missing: list[str] | None = None
     receipt: dict[str, JsonValue] | None = None
+    record: dict[str, JsonValue] | None = None
+    ready: bool | None = None
+    rungs: list[Rung] | None = None
 
 
 def refusals(*codes: ProblemCode, public: bool = False) -> Responses:
