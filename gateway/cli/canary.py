@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from gateway.cli import render
 from gateway.cli.client import Json, job_path
+from gateway.cli.climb import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.example import READ_TOOL, REFUND_TOOL
 from gateway.cli.proof import code_of, reply_to
-from gateway.cli.rungs import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.watching import follow, live_line, show_event
 from gateway.strictjson import digest_of
 
@@ -36,6 +36,7 @@ class Canary:
         self._watch(canary)
         self._read_proof(path, canary)
         self._compare(others, before)
+        ladder.ready("after the canary", 6)
         again = reply_to(lambda: ladder.operator.delete(path))
         story.expect("packet: taken back after its one use", [again.status, code_of(again)], [409, "packet-spent"])
 

@@ -15,13 +15,13 @@ import typer
 from gateway.cli import render
 from gateway.cli.canary import Canary
 from gateway.cli.client import Gateway, Json, Rejected, Unreachable, job_path
+from gateway.cli.climb import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.example import CHANGES, PLUGIN, REFUND_TOOL, VERSION, load_example, post_job
 from gateway.cli.lookout import Lookout
 from gateway.cli.options import JsonOutput, Verbose
 from gateway.cli.people import People
-from gateway.cli.proof import Story, conclude
+from gateway.cli.proof import Story, conclude, give_up
 from gateway.cli.render import Voice
-from gateway.cli.rungs import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.stage import stage
 from gateway.cli.watching import Line, follow, live_line, show_event
 
@@ -45,6 +45,7 @@ def demo(
     if data is not None and data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise typer.BadParameter(f"{data} is not an empty folder", param_hint="--data")
     voice = Voice(json_output, verbose)
+    story: Story | None = None
     try:
         with stage(data, keep) as played:
             story = Story(voice, played)
@@ -54,11 +55,9 @@ def demo(
         return 1
     except Rejected as refusal:
         voice.problem(refusal)
-        voice.note("failed: the API refused a step of the story; `jobgate demo --keep` keeps the logs")
-        return 1
+        return give_up(voice, story, "the API refused a step of the story")
     except (Unreachable, httpx2.HTTPError):
-        voice.note("failed: a part of the stack went away; `jobgate demo --keep` keeps the logs")
-        return 1
+        return give_up(voice, story, "a part of the stack went away")
     return conclude(story, ui, kept=keep or data is not None)
 
 
@@ -77,7 +76,7 @@ def _play(story: Story) -> str:
     people.grant(SECOND)
     ladder.be_refused()
     ladder.preview()
-    ladder.skip_to("stateful_noop")
+    ladder.smoke()
     ladder.rehearse()
     ladder.be_held()
     ladder.simulate()
