@@ -26,6 +26,7 @@ from gateway.cli import (
     processes,
     readiness,
     sessions,
+    smoke,
     watching,
 )
 from gateway.cli.client import Rejected, Unreachable
@@ -145,6 +146,14 @@ _add(
     readiness.readiness,
     "jobgate readiness",
     "jobgate readiness support-refund --version 1.0.0",
+)
+_add(
+    app,
+    "smoke",
+    OPERATORS,
+    smoke.smoke,
+    "jobgate smoke",
+    "jobgate smoke --plugin support-refund --html smoke.html",
 )
 _add(app, "promote", OPERATORS, ladder.promote, GATE_OPENER, "jobgate promote support-refund 1.0.0 --to live_canary")
 _add(app, "approve", OPERATORS, ladder.approve, "jobgate approve promo_1f0c2ab4")
