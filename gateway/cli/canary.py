@@ -25,7 +25,7 @@ class Canary:
         story, ladder = self.ladder.story, self.ladder
         canary, *others = ladder.checks
         others = [story.key, *others]
-        story.chapter("A canary: a packet lets one of the five run, once, with a tool that only reads")
+        story.chapter("A canary: a packet lets one of the five run, once, and only read")
         before = self._standing(others)
         packet = self._propose(canary)
         path = f"/v1/packets/{packet}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.cli.client import Gateway, Json, job_path
 from gateway.cli.example import PLUGIN, REFUND_TOOL, VERSION, job_once, post_job, submission
 from gateway.cli.lookout import Lookout
-from gateway.cli.proof import Story, code_of, reply_to
+from gateway.cli.proof import INDENT, Story, code_of, reply_to
 from gateway.cli.render import member
 
 VERSION_PATH = f"/v1/plugins/{PLUGIN}/versions/{VERSION}"
@@ -88,7 +88,7 @@ class Ladder:
 
     def simulate(self) -> None:
         story = self.story
-        story.chapter("Simulated: which lane could run it; with the dry run that is the evidence for a canary")
+        story.chapter("Simulated: which lane could run it, with execution disabled")
         found = self.operator.post(f"{VERSION_PATH}/simulations", submission(CHARGED_TOO_MUCH)).json
         for lane in found["candidates"]:
             fits = "fits" if lane["fits"] else f"lacks {', '.join(lane['missing'])}"
@@ -120,17 +120,15 @@ class Ladder:
     def smoke(self) -> None:
         """The evidence for the first rung: the system tries its own reads and refusals, and nothing may have moved."""
         story = self.story
-        story.chapter("Smoked: every read and every refusal is tried, between two censuses of everything")
+        story.chapter("Smoked: all reads and refusals are tried, between two censuses")
         done = self.operator.post("/v1/smokes", {"plugin": PLUGIN, "version": VERSION}).json
         evidence, tried = done["evidence"], done["evidence"]["exercised"]
         story.tell(f"at {done['rung']}: {tried['reads']} reads answered, {tried['refusals']} refusals stood", "bold")
-        for name, flag in evidence["flags"].items():
-            story.aside(f"{'RAISED' if done['flags'][name] else 'no':<6} {name}: {flag['means']}")
+        story.aside(done["not_yet"])
         for reason in evidence["reasons"]:
             story.aside(f"because {reason}")
-        story.aside(done["not_yet"])
         raised = sorted(name for name, up in done["flags"].items() if up)
-        found = f"{evidence['verdict']}, {len(done['flags'])} flags, raised: {', '.join(raised) or 'none'}"
+        found = f"{evidence['verdict']}; of {', '.join(done['flags'])} raised: {', '.join(raised) or 'none'}"
         story.check("smoke: the verdict", evidence["verdict"] == "green" and not raised, found)
         ran = ", ".join(sorted(process["kind"] for process in evidence["processes"]))
         story.expect("smoke: processes it saw, one build and configuration", ran.split(", "), ["api", "worker"])
@@ -140,7 +138,7 @@ class Ladder:
     def rehearse(self) -> None:
         story = self.story
         key = story.named("rehearsal")
-        story.chapter("A dry run: planned from the plugin's own words, by a workflow without one activity")
+        story.chapter("A dry run: planned, by a workflow without one activity")
         post_job(self.app, key, CHARGED_TOO_MUCH, mode="dry_run")
         view = job_once(self.app, key, _ended)
         story.tell(f"{key}  {view['status']}, executed {view['executed']}: {view['last_event']['message']}")
@@ -179,7 +177,7 @@ class Ladder:
         """The proof opens the last gate; the promotion says that what is held may run, and what only reads does."""
         story = self.story
         _, *others = self.checks
-        story.chapter("Live: the packet's proof opens the last gate, and the promotion lets the held jobs run")
+        story.chapter("Live: the packet's proof opens the last gate, and what is held runs")
         self.climb("live", release_held=True)
         views = [job_once(self.app, key, _ended) for key in others]
         ends = [view["status"] for view in views]
@@ -190,15 +188,23 @@ class Ladder:
     def look_back(self) -> None:
         """The climb as the audit trail has it: who moved the version, to where, and whether anybody broke the glass;
         and of every job what it came to."""
+        story = self.story
+        story.chapter("Looking back: what ran and what did not, by the engine's own histories")
+        jobs: list[Json] = self.app.get("/v1/jobs", {"plugin": PLUGIN, "limit": 100}).json["data"]
+        rows = [(str(job["job_id"]), str(job["status"]), str(len(self.engine.calls(job["job_id"])))) for job in jobs]
+        indented = [(f"{'':{INDENT}}{key}", status, calls) for key, status, calls in reversed(rows)]
+        story.voice.rows((f"{'':{INDENT}}job", "ended", "calls of models and tools"), indented)
+        state, length = self.engine.state(story.key), len(self.engine.events(story.key))
+        story.check(
+            "the refund, as the engine has it", state == "completed", f"{state}, {length} events in its history"
+        )
         subject = f"{PLUGIN}@{VERSION}"
         moved = [line for line in self._audit() if line["subject"] == subject and "promotion." in line["action"]]
-        steps = [f"{line['detail']['phase']} {line['action'][10:]} by {line['actor']}" for line in moved]
+        steps = [(line["detail"]["phase"], line["action"], line["actor"]) for line in moved]
         broken = sum(bool(line["detail"].get("break_glass")) for line in moved)
         right = steps == [step for to in PHASES_ABOVE for step in _steps(to)] and not broken
-        self.story.check("the climb, as the audit has it", right, f"{'; '.join(steps)}; {broken} by break-glass")
-        for job in reversed(self.app.get("/v1/jobs", {"plugin": PLUGIN, "limit": 100}).json["data"]):
-            key = str(job["job_id"])
-            self.story.ran.append((key, str(job["status"]), str(len(self.engine.calls(key)))))
+        who = [f"{to} by {' and '.join(actor for at, _, actor in steps if at == to)}" for to in PHASES_ABOVE]
+        story.check("the climb, as the audit has it", right, f"{'; '.join(who)}; {broken} by break-glass")
 
     def _audit(self) -> list[Json]:
         return self.operator.get("/v1/audit", {"limit": 500}).json["data"]
@@ -216,5 +222,5 @@ def _approval(proposed: Json) -> str:
     return f"/v1/promotions/{proposed['promotion_id']}/approval"
 
 
-def _steps(to: str) -> Sequence[str]:
-    return (f"{to} proposed by {PUBLISHER}", f"{to} done by {SECOND}")
+def _steps(to: str) -> Sequence[tuple[str, str, str]]:
+    return (to, "promotion.proposed", PUBLISHER), (to, "promotion.done", SECOND)

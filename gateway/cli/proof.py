@@ -41,8 +41,6 @@ class Story:
     chapters: int = 0
     checks: list[Check] = field(default_factory=list[Check])
     receipts: dict[str, Reply] = field(default_factory=dict[str, Reply])
-    ran: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    """Of each job, at the end: its key, how it ended, and how many calls its history holds."""
     events: list[Json] = field(default_factory=list[Json])
     view: Json = field(default_factory=dict[str, Any])
     stamp: str = field(default_factory=lambda: time.strftime("%H%M%S"))
@@ -108,8 +106,8 @@ class Story:
     def _wrapped(self, text: str, style: str, indent: int = INDENT) -> None:
         """On a terminal a long line goes on below its own beginning; piped, it stays one line."""
         width = self.voice.console.width if self.voice.lively else len(text) + 1
-        for line in textwrap.wrap(text, width, subsequent_indent=" " * indent, drop_whitespace=False) or [""]:
-            self.voice.say(line.rstrip(), style)
+        for line in textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False):
+            self.voice.say(line, style)
 
 
 def reply_to(send: Callable[[], Reply]) -> Reply:
@@ -139,8 +137,6 @@ def conclude(story: Story, ui: str, *, kept: bool) -> int:
     left = story.stage.left_running if kept or not story.stage.folder.exists() else [str(story.stage.folder)]
     clean = not left and all(code == 0 for code in endings.values())
     story.check("nothing left behind", clean, f"{said}; left: {', '.join(left) or 'nothing'}")
-    story.heading("What ran and what did not: calls of models and tools, counted in the engine's own histories")
-    story.voice.rows(("  job", "ended", "calls"), [(f"  {key}", ended, calls) for key, ended, calls in story.ran])
     if failed := story.failed:
         story.heading("What does not hold")
         story.show_broken()
