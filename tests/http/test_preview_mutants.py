@@ -26,12 +26,14 @@ from gateway.jobrequest import JobRequest
 from gateway.judging import Judge, Weighed
 from gateway.known import Known
 from gateway.ledger.catalog import withdraw_version
+from gateway.ledger.evidence import latest_evidence
 from gateway.ledger.packets import approve_packet
 from gateway.ledger.stops import stop_job
 from gateway.previewing import Outlook, preview_job, preview_submission
 from gateway.promoting import Climber, propose
 from gateway.scopes import EVERY_SCOPE, Caller
 from gateway.seams import Flag, Seen, WouldChange
+from gateway.simulating import simulate
 from gateway.telemetry import start_telemetry
 from gateway.temporal import connect
 from tests.http.jobs import history_length
@@ -170,12 +172,16 @@ async def ground(stack: Stack, doors: Doors, operator: Client, app: Client, tmp_
     )
 
 
-async def of_submission(ground: Ground, act: Callable[[], Awaitable[Any]]) -> tuple[Outlook, Seen]:
+def planted(ground: Ground, act: Callable[[], Awaitable[Any]]) -> tuple[Doors, bytes]:
     doors = ground.doors
     judge = PlantedJudge(doors.ledger, doors.snapshots, CredentialPolicy.load(doors.settings), doors.settings)
     judge.act = act
-    body = json.dumps({"plugin": ground.plugin, "input": {}}).encode()
-    return await preview_submission(replace(doors, judge=judge), APP, body, soon())
+    return replace(doors, judge=judge), json.dumps({"plugin": ground.plugin, "input": {}}).encode()
+
+
+async def of_submission(ground: Ground, act: Callable[[], Awaitable[Any]]) -> tuple[Outlook, Seen]:
+    doors, body = planted(ground, act)
+    return await preview_submission(doors, APP, body, soon())
 
 
 async def of_job(ground: Ground, act: Callable[[], Awaitable[Any]]) -> tuple[Outlook, Seen]:
@@ -225,6 +231,28 @@ async def test_judging_that_is_itself_refused_answers_blocked_and_says_so(ground
     assert (outlook.verdict.not_yet or "").startswith("Not yet")
     assert (outlook.would_change, outlook.would_execute) == (False, False)
     assert await ground.world() == before
+
+
+async def test_a_simulation_during_which_something_was_tried_is_no_evidence(ground: Ground) -> None:
+    before = await ground.world()
+
+    async def unnoticed() -> None:
+        with contextlib.suppress(WouldChange):
+            await signal_the_job(ground)
+
+    async def green() -> bool:
+        of = (DEMO, ground.plugin, "1.0.0")
+        row = await ground.doors.ledger.read(lambda conn: latest_evidence(conn, "simulation", *of))
+        assert row is not None
+        return row.green
+
+    doors, body = planted(ground, unnoticed)
+    found = await simulate(doors, BOSS, ground.plugin, "1.0.0", body)
+    assert (found.verdict.eligibility, len(found.places)) == (Eligibility.DRY_RUN_ELIGIBLE, 1)
+    assert not await green()
+    assert await ground.world() == before
+    await simulate(ground.doors, BOSS, ground.plugin, "1.0.0", body)
+    assert await green()
 
 
 @pytest.mark.parametrize(("act", "flag"), [act for act in ACTS if act[0] is not store_a_blob])
