@@ -30,7 +30,8 @@ Responses = dict[int | str, dict[str, Any]]
 
 class ProblemAnswer(BaseModel):
     """RFC 9457. `code` is from a closed list; `instance` is the request id. `receipt` is that of an expired job,
-    `record` what stands for a decided request, `ready` and `rungs` are of /readyz."""
+    `record` what stands for a decided request, `current` the release that stands, `file` and `line` where a bundle's
+    fault is, `ready` and `rungs` are of /readyz."""
 
     model_config = ConfigDict(title="Problem", extra="allow")
 
@@ -50,6 +51,10 @@ class ProblemAnswer(BaseModel):
     missing: list[str] | None = None
     receipt: dict[str, JsonValue] | None = None
     record: dict[str, JsonValue] | None = None
+    limit: str | None = None
+    current: str | None = None
+    file: str | None = None
+    line: int | None = None
     ready: bool | None = None
     rungs: list[Rung] | None = None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
+from urllib.parse import unquote
 
 import jsonschema_rs
 
@@ -35,6 +36,12 @@ _NAMES = frozenset(
     {"agent", "by", "decided_by", "id", "job_id", "jobs", "name", "open_job", "plugin", "principal", "retry_of"}
 ) | frozenset({"session", "tool", "workspace"})
 """Members that hold names which people chose."""
+
+_CONTRACTS = frozenset({"worker_executed"})
+"""Names that api.md itself gives to members."""
+_SAID_TO_OPERATORS = frozenset({("deployPlugin", "host")})
+"""(operation, rule): a deployment's own base_url has a host."""
+_ALL_THEIRS = "getResult"
 
 _WORDS: Mapping[str, re.Pattern[str]] = {
     rule: re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE)
@@ -72,7 +79,7 @@ _PLAIN = re.compile(r"[a-z][a-z_]{0,30}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer, whole. `path` is decoded and without query; of a stream, `body` holds what came until it was left."""
+    """One answer, whole. `path` is as sent, without query; of a stream, `body` holds what came until it was left."""
 
     method: str
     path: str
@@ -149,8 +156,9 @@ class Rules:
     def _operation(self, answer: Answer) -> Operation | None:
         found = (
             operation
+            for asked in (answer.path, unquote(answer.path))
             for method, path, operation in self._operations
-            if method == answer.method and path.fullmatch(answer.path)
+            if method == answer.method and path.fullmatch(asked)
         )
         return next(found, None)
 
@@ -170,7 +178,7 @@ class Rules:
             schema = content[answer.media_type].get("schema", {})
             if "json" in answer.media_type:
                 yield from self._faults(json.dumps(_closed(schema)), answer.body)
-        elif answer.body or content:
+        elif answer.body or (documented and content):
             yield "/", "undocumented content"
 
     def _faults(self, schema: str, body: bytes) -> Iterator[tuple[str, str]]:
@@ -220,9 +228,13 @@ def _denied(answer: Answer, operation: Operation | None, live: Live) -> Iterator
     for value, what in live.places.items():
         if value in text and re.search(rf"(?<![\w.-]){re.escape(value)}(?![\w-])", text):
             yield "/", what
+    asked = operation.id if operation else ""
+    if asked == _ALL_THEIRS and answer.status == 200:
+        return
     for body in answer.documents():
         for place, said in _texts(_read(body), ""):
-            yield from ((place or "/", rule) for rule, shape in _WRITTEN.items() if shape.search(said))
+            broken = (rule for rule, shape in _WRITTEN.items() if shape.search(said))
+            yield from ((place or "/", rule) for rule in broken if (asked, rule) not in _SAID_TO_OPERATORS)
 
 
 def _read(body: bytes) -> Any:
@@ -243,7 +255,8 @@ def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, dict):
         for name, one in cast(Json, value).items():
             there = f"{place}/{_shown(name)}"
-            yield there, name.replace("_", " ")
+            if name not in _CONTRACTS:
+                yield there, name.replace("_", " ")
             if name not in _THEIRS and not (name in _NAMES and _is_names(one)):
                 yield from _texts(one, there)
 

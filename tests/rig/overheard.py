@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import cast
-from urllib.parse import unquote
 
 import httpx2
 
@@ -89,7 +88,7 @@ class _Heard(httpx2.AsyncByteStream):
         self._inner = inner
         self._ear = ear
         self._place = request.url.netloc.decode()
-        path = unquote(request.url.raw_path.partition(b"?")[0].decode("ascii"))
+        path = request.url.raw_path.partition(b"?")[0].decode("ascii")
         self._head = (request.method, path, response.status_code, tuple(response.headers.multi_items()))
         self._body = bytearray()
         self._streams = response.headers.get("content-type", "").startswith("text/event-stream")

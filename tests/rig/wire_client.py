@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from tests.rig.leak_rules import Answer
 from tests.rig.overheard import EAR
@@ -66,4 +66,4 @@ async def speak(
 def _answer(method: str, target: str, status: int, head: bytes, payload: bytes) -> Answer:
     lines = (line.decode("latin-1").partition(":") for line in head.split(b"\r\n"))
     headers = tuple((name, value.strip()) for name, _, value in lines)
-    return Answer(method, unquote(target.partition("?")[0]), status, headers, payload)
+    return Answer(method, target.partition("?")[0], status, headers, payload)
