@@ -37,9 +37,9 @@ def smoke(
     voice, gateway = enter("operator", data, json_output, verbose)
     reply = gateway.post("/v1/smokes", {"plugin": plugin, "version": version})
     report = reply.json
+    voice.document(reply.text)
     if html is not None:
         _write(html, report)
-    voice.document(reply.text)
     _say(voice, report)
     if html is not None:
         voice.say(f"  report   {html}", "dim")
