@@ -28,7 +28,7 @@ from workflows.policy.eligibility import lower
 LOOKED_AT = 20
 """So many of the newest jobs are looked at for one that can be read."""
 MISSING: Mapping[str, str] = {
-    "job": "no job of this kind exists whose record is there",
+    "job": "there is no job here whose record the engine still has",
     "open_job": "no job is open",
     "succeeded": "none of the newest jobs has succeeded",
     "request": "nobody has decided a request yet",

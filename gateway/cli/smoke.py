@@ -10,7 +10,7 @@ from gateway.cli.options import DataDir, JsonOutput, Verbose, enter
 from gateway.cli.render import Voice
 
 VERDICT_STYLES = {"green": "bold green", "red": "bold red", "inconclusive": "bold yellow"}
-EXIT = {"green": 0}
+COUNTS_SHOWN = 4
 
 
 def smoke(
@@ -43,7 +43,7 @@ def smoke(
     _say(voice, report)
     if html is not None:
         voice.say(f"  report   {html}", "dim")
-    return EXIT.get(report["evidence"]["verdict"], 1)
+    return 0 if report["evidence"]["verdict"] == "green" else 1
 
 
 def _say(voice: Voice, report: Json) -> None:
@@ -73,7 +73,7 @@ def _say(voice: Voice, report: Json) -> None:
     for one in evidence["not_exercised"]:
         voice.detail(f"  not exercised: {one['what']}: {one['reason']}")
     if evidence["not_exercised"] and not voice.verbose:
-        voice.say(f"  {len(evidence['not_exercised'])} probes could not be sent now (--verbose says why)", "dim")
+        voice.say(f"  {len(evidence['not_exercised'])} probes can not be sent now (--verbose says why)", "dim")
     for bound in evidence["census"]["bounded"]:
         voice.say(f"  bounded  {bound}", "dim")
     voice.say(f"  next     {report['next_gate'] or 'no gate is left'}")
@@ -86,13 +86,16 @@ def name_of(report: Json) -> str:
 
 
 def counts(shown: Json) -> str:
-    """`executions 3, blobs 7 -> 8`: what was counted before and after; of many counts those that differ."""
+    """`executions 3, blobs 7 -> 8`: counted before and after. What differs; where nothing does, the first few."""
     before, after = shown["before"], shown["after"]
-    told = [name for name in before if before[name] != after[name]] or list(before)[:4]
-    return ", ".join(
-        f"{name.replace('_', ' ')} {before[name]}" + (f" -> {after[name]}" if after[name] != before[name] else "")
-        for name in told
-    )
+    moved = [f"{_word(name)} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    told = moved or [f"{_word(name)} {before[name]}" for name in list(before)[:COUNTS_SHOWN]]
+    left = len(before) - len(told)
+    return ", ".join(told) + (f", {left} more counts stayed" if left else "")
+
+
+def _word(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _write(file: Path, report: Json) -> None:

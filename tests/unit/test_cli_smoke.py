@@ -79,7 +79,7 @@ def test_a_green_smoke_exits_0_and_says_what_may_and_what_must_not_be(api: FakeA
     assert "  allowed  2 reads: liveness, the list of jobs" in lines
     assert all(f"    no        {flag:<17}  rows 3" in lines for flag in FLAGS)
     assert lines[-2:] == ["  next     stateful_noop", "  Not yet: it starts no job."]
-    assert "1 probes could not be sent now" in out
+    assert "1 probes can not be sent now" in out
     assert "no session exists" in command("smoke", "--plugin", "support-refund", "--verbose")[2]
 
 
