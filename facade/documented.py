@@ -61,7 +61,7 @@ class ProblemAnswer(BaseModel):
 
 def refusals(*codes: ProblemCode, public: bool = False) -> Responses:
     """The problem responses of a route: its own `codes`, and those that every route may give."""
-    own = {*codes, *EVERYWHERE} if not public else {*codes, ProblemCode.INTERNAL}
+    own = {*codes, *EVERYWHERE} if not public else {*codes, ProblemCode.INPUT_INVALID, ProblemCode.INTERNAL}
     ordered = sorted(own, key=lambda code: (PROBLEMS[code].status, code))
     grouped = groupby(ordered, key=lambda code: PROBLEMS[code].status)
     return {status: _response(list(of_status)) for status, of_status in grouped}

@@ -15,7 +15,9 @@ from typing import cast
 
 import httpx2
 
-from tests.rig.leak_rules import Answer, Live, Rules, ids_in
+from tests.rig.answers import Answer
+from tests.rig.leak_rules import Rules
+from tests.rig.leak_words import Live, ids_in
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 _KEPT = 500_000

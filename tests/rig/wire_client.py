@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.rig.leak_rules import Answer
+from tests.rig.answers import Answer
 from tests.rig.overheard import EAR
 
 
