@@ -19,6 +19,8 @@ STYLES: Mapping[str, str] = MappingProxyType(
     {"live_approved": "bold green", "dry_run_eligible": "bold yellow", "local_only": "bold yellow"}
 )
 
+HELD = "An operator lets it run once (jobgate packet create JOB), or promotes with --release-held."
+
 
 def preview(
     plugin: Annotated[str | None, typer.Argument(metavar="[PLUGIN]", help="Left out with --job.")] = None,
@@ -83,7 +85,8 @@ def _preview(voice: Voice, what: str, shown: Json, *, there: bool) -> None:
         voice.say(f"  why       {shown['not_yet']}")
     if shown["next_gate"] is not None:
         voice.say(f"  next gate {shown['next_gate']}")
-    if (advice := render.NEXT.get(str(shown["blocker"]))) is not None:
+    stays_held = there and shown["projected_status"] == "queued" and shown["blocker"] == "awaiting_promotion"
+    if (advice := HELD if stays_held else render.NEXT.get(str(shown["blocker"]))) is not None:
         voice.say(f"  next      {advice}", "dim")
     tried = [name for name, raised in shown["side_effects"].items() if raised]
     if tried:

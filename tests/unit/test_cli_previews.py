@@ -104,6 +104,7 @@ def test_preview_of_a_job_says_what_becomes_of_it(
     assert code == 0
     assert out.startswith("k-1  dry_run_eligible")
     assert would in out
+    assert ("packet create" in out) == (would == "stay queued"), "live alone releases no held job"
 
 
 def test_a_flag_that_is_true_is_shouted(api: FakeApi, command: Command) -> None:
