@@ -15,7 +15,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 RULES = Rules(json.loads(DOCUMENT.read_text(encoding="utf-8")))
 SECRET = "canary-tool-7f3e1c"
 LIVE = Live(
-    places={"build-host-3": "the host's name", "jobgate-default": "task queue", "/srv/x/data": "data folder"},
+    places={"forge-3": "the host's name", "jobgate-default": "task queue", "/srv/x/data": "data folder"},
     secrets={SECRET: "TOOL_TOKEN"},
     signatures={b"s1gn" * 12},
 )
@@ -140,7 +140,7 @@ def test_what_no_operation_declares_is_caught() -> None:
         ("See /home/x/log.", "file path"),
         ("Held by 4711@elsewhere.", "worker identity"),
         ("Another demo.k-123 runs.", "workflow id"),
-        ("Seen at build-host-3.", "the host's name"),
+        ("Seen at forge-3.", "the host's name"),
         ("Waits on jobgate-default.", "task queue"),
         (f"It was {SECRET}.", "TOOL_TOKEN"),
         (f"It was {TOKEN}.", "signed token"),
@@ -163,7 +163,7 @@ def test_what_people_and_tools_said_may_hold_words_but_no_live_value() -> None:
     message = {"seq": 1, "job_id": "k-1", "role": "user", "at": AT, "content": "Ask the worker at the host's route."}
     page: dict[str, Any] = {"data": [message], "next_cursor": "c", "has_more": False}
     assert judged("GET", "/v1/sessions/s/messages", 200, page) == []
-    message["content"] = f"It was {SECRET} on build-host-3."
+    message["content"] = f"It was {SECRET} on forge-3."
     found = judged("GET", "/v1/sessions/s/messages", 200, page)
     assert [line.rpartition(": ")[2] for line in found] == ["TOOL_TOKEN", "the host's name"]
 
@@ -177,7 +177,7 @@ def test_a_result_is_the_jobs_own_and_a_name_may_hold_a_slash() -> None:
 
 
 def test_operators_may_see_the_engine_but_no_secret() -> None:
-    body = {**PROBLEM, "detail": "The worker of jobgate-default is 7@build-host-3."}
+    body = {**PROBLEM, "detail": "The worker of jobgate-default is 7@forge-3."}
     assert judged("GET", "/v1/operator/jobs/k-123", 404, body) == []
     leaked = judged("GET", "/v1/operator/jobs/k-123", 404, {**PROBLEM, "detail": SECRET})
     assert leaked == ["GET /v1/operator/jobs/{job_id} 404 /: TOOL_TOKEN"]
