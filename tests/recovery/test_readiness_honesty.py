@@ -89,7 +89,7 @@ async def test_workers_that_never_started_are_missed_and_submissions_are_taken(o
     assert (await app.status(job))["status"] == "queued"
     worker = own.add_worker()
     await until(own, plugin, loaded=True, callable=True, workers=True)
-    await app.until_ended(job)
+    await app.until_ended(job, timeout=90)
     # One that stops says so, and is missed at once.
     assert worker.stop() == 0
     seen = await told(own, plugin)
@@ -126,16 +126,17 @@ async def test_a_worker_that_stands_still_is_missed_until_it_goes_on(own: Stack)
 async def test_without_an_engine_what_it_alone_knows_is_not_known(own: Stack) -> None:
     app, plugin = own.client("app"), await version(own)
     own.add_worker()
-    await until(own, plugin, loaded=True, callable=True, workers=True)
+    await app.until_ended(await app.accepted(plugin, mode="dry_run"), timeout=90)
+    await until(own, plugin, loaded=True, callable=True, workers=True, stateful_noop=True)
     own.temporal.kill()
-    seen = await until(own, plugin, configured=True, loaded=True, callable=False, workers=None)
+    seen = await until(own, plugin, configured=True, loaded=True, callable=False, workers=None, stateful_noop=False)
     assert seen["callable"]["evidence"] == "Not known: the workflow engine does not answer."
     assert seen["callable"]["observed_at"] is None
     assert seen["stateful_noop"]["evidence"].startswith("Not known: ")
     assert (await told(own))["configured"]["evidence"].startswith("Not known: ")
     assert ((await app.http.get("/livez")).status_code, (await app.http.get("/readyz")).status_code) == (200, 503)
     await own.start_temporal()
-    await until(own, plugin, configured=True, loaded=True, callable=True, workers=True)
+    await until(own, plugin, configured=True, loaded=True, callable=True, workers=True, stateful_noop=True)
 
 
 async def test_a_worker_of_another_lane_is_no_worker_of_this_one(own: Stack) -> None:
