@@ -113,7 +113,7 @@ class Ladder:
         own = reply_to(lambda: self.operator.post(_approval(proposed)))
         done = self.second.post(_approval(proposed)).json
         held = ", held jobs too" if release_held else ""
-        story.tell(f"{PUBLISHER} proposes {to}{held} and may not approve it (HTTP {own.status} {code_of(own)})")
+        story.tell(f"{PUBLISHER} proposes {to}{held}; approves it, too: HTTP {own.status} {code_of(own)}")
         story.tell(f"{SECOND} approves: {VERSION} is at {done['phase']}", "bold")
         story.expect(f"{to}: approved by its proposer", [own.status, code_of(own)], [403, "self-approval"])
 
@@ -168,7 +168,7 @@ class Ladder:
         facts = {f"{view['status']}, {view['blocker']}, executed {view['executed']}" for view in views}
         story.expect(f"held: {len(views)} jobs", sorted(facts), ["queued, awaiting_promotion, executed no"])
         story.expect("held: activities in their histories", self.engine.activities(*self.held), [])
-        story.expect("held: refunds in the shop", story.stage.refunds, [])
+        story.expect("held: refunds in the shop", story.paid, [])
         goes_on = self.app.get(f"{job_path(story.key)}/preview").json
         said = [goes_on["projected_status"], f"would_execute {goes_on['would_execute']}"]
         story.expect("held: previewed", said, ["queued", "would_execute False"])
@@ -183,7 +183,7 @@ class Ladder:
         ends = [view["status"] for view in views]
         story.tell(f"the other checks of {AS_PLANNED}: {', '.join(ends)}")
         story.expect("live: held jobs that only read", ends, ["succeeded"] * len(others))
-        story.expect("live: refunds in the shop", story.stage.refunds, [])
+        story.expect("live: refunds in the shop", story.paid, [])
 
     def look_back(self) -> None:
         """The climb as the audit trail has it: who moved the version, to where, and whether anybody broke the glass;

@@ -1,4 +1,4 @@
-"""`jobgate demo`: one real job from a closed gate to a refund, on real processes, in under a minute.
+"""`jobgate demo`: one plugin version from its first refusal to a refund, rung by rung, on real processes.
 
 Nothing in its proof is asserted by itself: each line is computed from the shop's own table, the job's events, the
 answers of the API or the engine, and it exits 0 only when all of them hold.
@@ -36,11 +36,12 @@ def demo(
     json_output: JsonOutput = False,
     verbose: Verbose = False,
 ) -> int:
-    """Show the whole story: one real job on a real Temporal server, in a throw-away folder.
+    """Show the whole story: a plugin climbs every rung on a real Temporal server, in a throw-away folder.
 
-    The example shop refunds an overage: published, refused while its gate is closed, promoted, submitted, stopped for
-    two people, approved by both, done. A second job ends when the grant it runs on is revoked. It proves from the
-    shop's own table what ran and what did not, and leaves nothing behind.
+    Refused, previewed, smoked, dry run, held, simulated; a packet lets one job run as a canary, and its proof opens the
+    last gate. Then a refund runs once two people approved it, and a second one ends when its grant is revoked. Every
+    line of proof is computed from the shop's own table, the engine's histories and the API's answers; exit code 1 says
+    that one does not hold. It ends with what is not yet proven, and leaves nothing behind.
     """
     if data is not None and data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise typer.BadParameter(f"{data} is not an empty folder", param_hint="--data")
@@ -145,10 +146,7 @@ def _read_the_end(story: Story, app: Gateway) -> None:
 def _compare_with_shop(story: Story) -> None:
     made = story.stage.refunds
     story.check("after both votes: refunds in the shop", len(made) == 1, len(made))
-    facts = [(refund.invoice, refund.amount_cents) for refund in made]
-    story.check(
-        "what was refunded", facts == [(INVOICE, CENTS)], "; ".join(f"{inv} {cents} cents" for inv, cents in facts)
-    )
+    story.expect("what was refunded", story.paid, [f"{INVOICE} {CENTS} cents"])
     kinds = [(event["type"], event["data"].get("tool")) for event in story.events]
     order = [("request.decided", None), ("tool.started", REFUND_TOOL), ("tool.finished", REFUND_TOOL)]
     places = [kinds.index(kind) if kind in kinds else -1 for kind in order]

@@ -51,6 +51,11 @@ class Story:
         return self.named("refund-inv_17")
 
     @property
+    def paid(self) -> list[str]:
+        """The shop's own table, in words."""
+        return [f"{refund.invoice} {refund.amount_cents} cents" for refund in self.stage.refunds]
+
+    @property
     def quiet(self) -> Voice:
         """For what is told in other words."""
         return Voice(verbose=self.voice.verbose)
