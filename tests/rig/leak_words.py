@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 from tests.rig.answers import Answer
@@ -95,8 +96,14 @@ def denied(answer: Answer, operation: str, live: Live) -> Iterator[tuple[str, st
         return
     for body in answer.documents():
         for place, said in _texts(_read(body), ""):
-            broken = (rule for rule, shape in _WRITTEN.items() if shape.search(said))
-            yield from ((place or "/", rule) for rule in broken if (operation, rule) not in _SAID_TO_OPERATORS)
+            broken = (rule for rule in _broken_by(said) if (operation, rule) not in _SAID_TO_OPERATORS)
+            yield from ((place or "/", rule) for rule in broken)
+
+
+@lru_cache(maxsize=20_000)
+def _broken_by(said: str) -> tuple[str, ...]:
+    """Kept, because most texts of a run are the same few hundred."""
+    return tuple(rule for rule, shape in _WRITTEN.items() if shape.search(said))
 
 
 def _read(body: bytes) -> Any:
