@@ -89,7 +89,7 @@ async def test_capabilities_decide_which_lanes_fit(fresh_stack: FreshStack) -> N
     async def polled() -> bool:
         return (await simulate(operator, plugin))["candidates"][1]["pollers_seen_at"] is not None
 
-    await wait_until(polled, 30, every=0.2, what="a worker polls the lane")
+    await wait_until(polled, 60, every=0.2, what="a worker polls the lane")
 
     nowhere = await publish_brisk(operator, fresh_name("sim"), manifest={"requires": ["moon"]}, phase="stateful_noop")
     answer = await simulate(operator, nowhere)
