@@ -87,12 +87,7 @@ async def survey(doors: Doors, caller: Caller, plugin: PluginName | None, versio
     accepted = [row.job_id for row in looked.receipts if row.accepted]
     known = await look_at(doors.engine.histories, caller.workspace, accepted)
     phase = lower(looked.version_phase, looked.runtime)
-    facts = {
-        "unknown": f"smoke-{uuid4().hex}",
-        "runtime_phase": looked.runtime,
-        "version_phase": looked.version_phase,
-        **looked.named,
-    }
+    facts = {"unknown": f"smoke-{uuid4().hex}", **looked.named}
     if known:
         facts["job"] = next(iter(known))
     if open_ := [job for job, seen in known.items() if seen.status == "running"]:

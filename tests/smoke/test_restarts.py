@@ -1,4 +1,5 @@
-"""`jobgate smoke` as a habit: green after a restart of API and worker, honest without a worker, by its exit code."""
+"""`jobgate smoke` as a habit: green after a restart of API and worker, honest without a worker, by its exit code; and
+on PostgreSQL, too."""
 
 import asyncio
 import json
@@ -9,11 +10,14 @@ from pathlib import Path
 
 from gateway.ledger.engine import Ledger
 from gateway.ledger.presence import live_processes
+from gateway.seams import Flag
 from tests.conftest import FreshStack
-from tests.rig.plugins import final, fresh_name, publish_plugin
+from tests.rig.plugins import final, fresh_name, promote, publish_plugin
+from tests.rig.postgres import Postgres
 from tests.rig.process import outside_environment
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
+from tests.smoke.inside import held_job, inside, until_parked
 
 
 async def jobgate_smoke(stack: Stack, *arguments: str) -> tuple[int, str, str]:
@@ -82,3 +86,19 @@ async def test_a_smoke_after_each_restart_is_green_and_without_a_worker_it_is_no
     assert "http" not in html.replace("http-equiv", "")
     assert all(f"<code>{flag}</code>" in html for flag in answer["flags"])
     assert answer["not_yet"] in html
+
+
+async def test_on_postgresql_with_two_apis_a_smoke_is_green_and_sees_what_is_planted(
+    fresh_stack: FreshStack, postgres: Postgres
+) -> None:
+    own = await fresh_stack(apis=2, ledger_url=postgres.create_database("smoked"))
+    operator, app = own.client("operator"), own.client("app", api=1)
+    async with inside(own) as inner:
+        plugin, job = await held_job(app, operator)
+        await until_parked(inner, job)
+        told = (await operator.post("/v1/smokes", {"plugin": plugin}))["evidence"]
+        assert (told["verdict"], told["reasons"]) == ("green", [])
+        smoked = await inner.smoke(plugin, lambda: promote(operator, plugin, "1.0.0", to="live"))
+        # The server is a child of this very process, and so is each new connection.
+        raised = {flag for flag, raised in smoked.flags.items() if raised} - {Flag.PROCESS_STARTED}
+        assert raised == {Flag.PHASE_PROMOTED}, smoked.reasons
