@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from facade.views import Rung
 from workflows.contract.errors import PROBLEMS, ProblemCode
 from workflows.contract.gates import Blocker, Eligibility, Phase
 from workflows.contract.job import Executed
@@ -28,7 +29,9 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 class ProblemAnswer(BaseModel):
-    """RFC 9457. `code` is from a closed list; `instance` is the request id."""
+    """RFC 9457. `code` is from a closed list; `instance` is the request id. `receipt` is that of an expired job,
+    `record` what stands for a decided request, `current` the release that stands, `file` and `line` where a bundle's
+    fault is, `ready` and `rungs` are of /readyz."""
 
     model_config = ConfigDict(title="Problem", extra="allow")
 
@@ -47,11 +50,18 @@ class ProblemAnswer(BaseModel):
     not_yet: str | None = None
     missing: list[str] | None = None
     receipt: dict[str, JsonValue] | None = None
+    record: dict[str, JsonValue] | None = None
+    limit: str | None = None
+    current: str | None = None
+    file: str | None = None
+    line: int | None = None
+    ready: bool | None = None
+    rungs: list[Rung] | None = None
 
 
 def refusals(*codes: ProblemCode, public: bool = False) -> Responses:
     """The problem responses of a route: its own `codes`, and those that every route may give."""
-    own = {*codes, *EVERYWHERE} if not public else {*codes, ProblemCode.INTERNAL}
+    own = {*codes, *EVERYWHERE} if not public else {*codes, ProblemCode.INPUT_INVALID, ProblemCode.INTERNAL}
     ordered = sorted(own, key=lambda code: (PROBLEMS[code].status, code))
     grouped = groupby(ordered, key=lambda code: PROBLEMS[code].status)
     return {status: _response(list(of_status)) for status, of_status in grouped}

@@ -134,18 +134,18 @@ def executed(look: Look, view: JobView) -> Executed:
         return "unknown"
     if view.executed != "no":
         return view.executed
+    newest = None if look.progress is None else look.progress.event
+    if newest is not None and (newest.type is not EventType.STEP_STARTED or newest.data.get("turn", 1) > 1):
+        return "yes"  # a step before the newest one had ended
     if view.status in TERMINAL:
-        if look.progress is None:
+        if newest is None:
             return "no"
-        newest = look.progress.event
-        if newest.type is not EventType.STEP_STARTED or newest.data.get("turn", 1) > 1:
-            return "yes"  # a step before the newest one had ended
         failed = view.failure.code if view.failure is not None else None
         return "yes" if failed in (FailureCode.MODEL_FAILED, FailureCode.TOOL_FAILED) else "unknown"
     steps = [pending for pending in execution.pending if pending.progress is not None or pending.activity in STEPS]
     if any(step.started for step in steps) or view.last_event.type is EventType.ATTEMPT_REPLACED:
         return "yes"
-    return "yes" if look.progress is not None and not steps else "no"
+    return "yes" if newest is not None and not steps else "no"
 
 
 STEPS = frozenset({"model", "tool"})

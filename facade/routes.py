@@ -57,6 +57,9 @@ Open = Annotated[Window, Depends(_window)]
 After = Annotated[str | None, Query(description="A cursor; events after it. `0`: from the start.")]
 Limit = Annotated[int, Query(ge=1, le=500)]
 LastEventId = Annotated[str | None, Header(description="The id of the last event that was received.")]
+_PREFERENCE_APPLIED = {
+    "Preference-Applied": {"description": "The wait that was granted.", "schema": {"type": "string"}}
+}
 Prefer = Annotated[str | None, Header(description="`wait=20`: with `after`, wait so many seconds for news.")]
 
 
@@ -65,7 +68,7 @@ Prefer = Annotated[str | None, Header(description="`wait=20`: with `after`, wait
     operation_id="getJob",
     tags=["jobs"],
     response_model=JobAnswer,
-    responses=refusals(*JOB, ProblemCode.CURSOR_INVALID),
+    responses={200: {"headers": _PREFERENCE_APPLIED}, **refusals(*JOB, ProblemCode.CURSOR_INVALID)},
 )
 async def get_job(
     job_id: JobId,

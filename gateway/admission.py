@@ -229,8 +229,8 @@ class Admission:
             tell = await self._ledger.write_grouped(
                 lambda conn: accept_job(conn, row, datetime.now(UTC)), key=_lock(row)
             )
-            if tell:
-                await self._engine.hint_authority(row.workspace, row.job_id)
+            if tell and await self._engine.hint_authority(row.workspace, row.job_id):
+                await self._engine.hint_gate(row.workspace, row.job_id)  # its phase may be what changed
 
         self._later(record())
 

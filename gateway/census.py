@@ -69,11 +69,11 @@ async def settle(doors: Doors) -> bool:
 
 async def take(doors: Doors, workspace: Workspace, first: Census | None = None) -> Census:
     """Raises Refused where engine, ledger or blobs do not answer. `first`: the one that this is compared with."""
+    if first is not None:
+        await asyncio.sleep(LAG_S)
     at = datetime.now(UTC)
     since = (first.at if first else at) - CLOCKS_DIFFER
     queues = {lane: one.task_queue for lane, one in doors.settings.lanes.items()}
-    if first is not None:
-        await asyncio.sleep(LAG_S)
 
     def read(conn: Connection) -> tuple[Mapping[str, TableStock], list[JobId], tuple[ProcessRow, ...]]:
         open_ = [row.job_id for row in open_authorities(conn, workspace)]

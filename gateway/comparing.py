@@ -151,7 +151,7 @@ class _Comparison:
             yield Change(Flag.WORKER_EXECUTED, f"execution {workflow} was started", foreign=job in self.foreign_jobs)
 
     def _processes(self) -> Iterator[Change]:
-        known = self.first.tables["processes"].rows
+        known = self.first.tables["processes"].rows.keys() | {one.process_id for one in self.first.processes}
         identities = {process.identity for process in self.first.processes}
         for process in self.second.processes:
             if process.process_id not in known:

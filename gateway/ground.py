@@ -28,7 +28,7 @@ from workflows.policy.eligibility import lower
 LOOKED_AT = 20
 """So many of the newest jobs are looked at for one that can be read."""
 MISSING: Mapping[str, str] = {
-    "job": "no job of this kind exists whose record is there",
+    "job": "there is no job here whose record the engine still has",
     "open_job": "no job is open",
     "succeeded": "none of the newest jobs has succeeded",
     "request": "nobody has decided a request yet",
@@ -87,12 +87,7 @@ async def survey(doors: Doors, caller: Caller, plugin: PluginName | None, versio
     accepted = [row.job_id for row in looked.receipts if row.accepted]
     known = await look_at(doors.engine.histories, caller.workspace, accepted)
     phase = lower(looked.version_phase, looked.runtime)
-    facts = {
-        "unknown": f"smoke-{uuid4().hex}",
-        "runtime_phase": looked.runtime,
-        "version_phase": looked.version_phase,
-        **looked.named,
-    }
+    facts = {"unknown": f"smoke-{uuid4().hex}", **looked.named}
     if known:
         facts["job"] = next(iter(known))
     if open_ := [job for job, seen in known.items() if seen.status == "running"]:

@@ -24,7 +24,12 @@ _HEADERS: Json = {
 }
 _RETRY_AFTER: Json = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 _CHALLENGE: Json = {"WWW-Authenticate": {"schema": {"type": "string"}}}
-_ALLOWED_HEADERS: dict[str, Json] = {"401": _CHALLENGE, "429": _RETRY_AFTER, "503": _RETRY_AFTER}
+_ALLOWED_HEADERS: dict[str, Json] = {
+    "401": _CHALLENGE,
+    "409": _RETRY_AFTER,
+    "429": _RETRY_AFTER,
+    "503": _RETRY_AFTER,
+}
 _SENT: Iterable[Json] = (
     {"name": "X-Request-Id", "in": "header", "schema": {"type": "string", "pattern": "^[A-Za-z0-9-]{1,64}$"}},
     {"name": "traceparent", "in": "header", "schema": {"type": "string"}},

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from tests.rig.client import Client
 from tests.rig.effect_log import EffectLog
+from tests.rig.overheard import EAR
 from tests.rig.postgres import Postgres
 from tests.rig.stack import Stack
 
@@ -54,6 +55,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """After crashes the rest may not have been run, so `--last-failed` has to run everything."""
     if session.config.stash.get(_CRASHED, False) and session.config.pluginmanager.hasplugin("cacheprovider"):
         session.config.cache.set("cache/lastfailed", {})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that was answered what no app may be told fails, whatever else it says."""
+    try:
+        return (yield)
+    finally:
+        EAR.fail()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        EAR.fail()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -22,9 +22,11 @@ from gateway.cli import (
     keys,
     ladder,
     operators,
+    previews,
     processes,
     readiness,
     sessions,
+    smoke,
     watching,
 )
 from gateway.cli.client import Rejected, Unreachable
@@ -93,6 +95,15 @@ _add(
     'jobgate submit support-refund --input \'{"invoice": "inv_17"}\' --wait',
     "jobgate submit support-refund --key ticket-17 --input @input.json --timeout 3600",
 )
+_add(
+    app,
+    "preview",
+    APPS,
+    previews.preview,
+    'jobgate preview support-refund --input \'{"invoice": "inv_17"}\'',
+    "jobgate preview support-refund --version 2.0.0 --mode dry_run",
+    "jobgate preview --job ticket-17",
+)
 _add(app, "show", APPS, jobs.show, "jobgate show ticket-17", "jobgate show ticket-17 --events")
 _add(app, "watch", APPS, watching.watch, "jobgate watch ticket-17", "jobgate watch ticket-17 --json")
 _add(app, "list", APPS, jobs.list_jobs, "jobgate list", "jobgate list --status waiting_for_human")
@@ -137,6 +148,14 @@ _add(
     "jobgate readiness",
     "jobgate readiness support-refund --version 1.0.0",
 )
+_add(
+    app,
+    "smoke",
+    OPERATORS,
+    smoke.smoke,
+    "jobgate smoke",
+    "jobgate smoke --plugin support-refund --html smoke.html",
+)
 _add(app, "promote", OPERATORS, ladder.promote, GATE_OPENER, "jobgate promote support-refund 1.0.0 --to live_canary")
 _add(app, "approve", OPERATORS, ladder.approve, "jobgate approve promo_1f0c2ab4")
 _add(
@@ -146,6 +165,14 @@ _add(
     ladder.demote,
     'jobgate demote support-refund 1.0.0 --to blocked_noop --reason "overpays"',
     'jobgate demote --runtime --to blocked_noop --reason "incident 7"',
+)
+_add(
+    app,
+    "simulate",
+    OPERATORS,
+    previews.simulate,
+    'jobgate simulate support-refund 1.0.0 --input \'{"invoice": "inv_17"}\'',
+    "jobgate simulate support-refund --version 2.0.0 --json",
 )
 _add(packet_app, "create", None, ladder.packet_create, "jobgate packet create ticket-17 --tool invoices.get")
 _add(packet_app, "approve", None, ladder.packet_approve, "jobgate packet approve packet_1f0c2ab4")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from gateway.cli import render
 from gateway.cli.client import Json, job_path
+from gateway.cli.climb import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.example import READ_TOOL, REFUND_TOOL
 from gateway.cli.proof import code_of, reply_to
-from gateway.cli.rungs import PUBLISHER, SECOND, TOLD_BEFORE, Ladder
 from gateway.cli.watching import follow, live_line, show_event
 from gateway.strictjson import digest_of
 
@@ -25,17 +25,19 @@ class Canary:
         story, ladder = self.ladder.story, self.ladder
         canary, *others = ladder.checks
         others = [story.key, *others]
-        story.chapter("A canary: a packet lets one of the five run, once, with a tool that only reads")
+        story.chapter("A canary: a packet lets one of the five run, once, and only read")
         before = self._standing(others)
         packet = self._propose(canary)
         path = f"/v1/packets/{packet}"
         own = reply_to(lambda: ladder.operator.post(f"{path}/approval"))
-        ladder.second.post(f"{path}/approval")
-        story.tell(f"its author may not approve it (HTTP {own.status} {code_of(own)}); {SECOND} does, and it runs:")
+        story.tell(f"{PUBLISHER}, its author, approves it: HTTP {own.status} {code_of(own)}", "yellow")
+        approved = ladder.second.post(f"{path}/approval").json
+        story.tell(f"{SECOND} approves it: {approved['state']}", "bold")
         story.expect("packet: approved by its author", [own.status, code_of(own)], [403, "self-approval"])
         self._watch(canary)
         self._read_proof(path, canary)
         self._compare(others, before)
+        ladder.ready("after the canary", 6)
         again = reply_to(lambda: ladder.operator.delete(path))
         story.expect("packet: taken back after its one use", [again.status, code_of(again)], [409, "packet-spent"])
 
@@ -80,11 +82,11 @@ class Canary:
         story = self.ladder.story
         after = self._standing(others)
         still = sum(one == other and other["last"] == "job.held" for one, other in zip(before, after, strict=True))
-        story.tell(f"the other {len(others)}: {', '.join(sorted({view['status'] for view in after}))}, as before")
+        story.tell(f"the other {len(others)}: {', '.join(sorted({view['status'] for view in after}))}")
         story.check("canary: other held jobs that did not move", still == len(others), f"{still} of {len(others)}")
         calls = self.ladder.engine.calls(*others)
         story.check("canary: calls in the histories of the others", not calls, len(calls))
-        story.expect("canary: refunds in the shop", story.stage.refunds, [])
+        story.expect("canary: refunds in the shop", story.paid, [])
 
     def _standing(self, jobs: list[str]) -> list[Json]:
         views = [self.ladder.app.get(job_path(job)).json for job in jobs]

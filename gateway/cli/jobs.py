@@ -72,9 +72,9 @@ def submit(
         "on_blocked": on_blocked,
         "session": session,
         "labels": _labels(label or []),
-        "budget": _given({"max_steps": max_steps, "max_tokens": max_tokens, "max_cost_usd": max_cost}),
+        "budget": given({"max_steps": max_steps, "max_tokens": max_tokens, "max_cost_usd": max_cost}),
     }
-    body = _body(_given(asked), _input(input_))
+    body = body_text(given(asked), input_text(input_))
     voice, gateway = enter("app", data, json_output, verbose)
     job = key if key is not None else f"{plugin[:60]}-{uuid.uuid4().hex[:12]}"
     reply = _send(gateway, voice, job, body)
@@ -220,7 +220,8 @@ def _end_as_json(gateway: Gateway, voice: Voice, job: str) -> int:
     return 0 if reply.json["status"] == "succeeded" else 1
 
 
-def _given(members: Mapping[str, Any]) -> Json:
+def given(members: Mapping[str, Any]) -> Json:
+    """Without the members that were not asked for."""
     return {name: value for name, value in members.items() if value is not None and value != {}}
 
 
@@ -234,7 +235,7 @@ def _labels(pairs: list[str]) -> dict[str, str]:
     return labels
 
 
-def _input(asked: str) -> str:
+def input_text(asked: str) -> str:
     """The JSON text of the input, as it was written: numbers and duplicate keys are the server's to judge."""
     text = asked
     if asked.startswith("@"):
@@ -253,5 +254,5 @@ def _input(asked: str) -> str:
     return text
 
 
-def _body(members: Json, input_text: str) -> str:
-    return f'{json.dumps(members, ensure_ascii=False)[:-1]}, "input": {input_text}}}'
+def body_text(members: Json, written: str) -> str:
+    return f'{json.dumps(members, ensure_ascii=False)[:-1]}, "input": {written}}}'

@@ -31,7 +31,11 @@ _REFUSED = refusals(
     operation_id="decide",
     response_model=DecisionAnswer,
     responses={
-        202: {"model": DecisionAnswer, "description": "It stands; the job has not recorded it yet."},
+        202: {
+            "model": DecisionAnswer,
+            "description": "It stands; the job has not recorded it yet.",
+            "headers": {"Location": {"description": "The request.", "schema": {"type": "string"}}},
+        },
         **_REFUSED,
     },
     openapi_extra=body_of(DecisionIn),

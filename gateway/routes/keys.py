@@ -77,7 +77,10 @@ class ApiKeys(BaseModel):
     "",
     operation_id="createApiKey",
     status_code=201,
-    responses=refusals(P.NOT_PERMITTED, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
+    responses={
+        201: {"headers": {"Cache-Control": {"description": "`no-store`.", "schema": {"type": "string"}}}},
+        **refusals(P.NOT_PERMITTED, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
+    },
     openapi_extra=body_of(ApiKeyIn),
 )
 async def create_api_key(request: Request, response: Response, doors: At, caller: By) -> ApiKeyMade:

@@ -1,5 +1,6 @@
 """POST a smoke: show an operator that looking and refusing changed nothing. What is measured: gateway/smoking.py."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -11,7 +12,7 @@ from facade.clock import move_clock
 from facade.documented import refusals
 from gateway import plugins
 from gateway.census import Census
-from gateway.doors import At, By, body_of, need_scope, read_body
+from gateway.doors import At, By, body_of, need_scope, read_body, request_clock
 from gateway.ledger.census import WATCHED
 from gateway.scopes import Action
 from gateway.seams import Flag
@@ -133,10 +134,11 @@ async def smokes(
     deadline: Annotated[str | None, Header(alias="Jobgate-Http-Deadline", description="The request clock.")] = None,
 ) -> SmokeAnswer:
     """Census, every read and every refusal, census: nothing may have changed. Its clock is the longest by default."""
+    until = request_clock(request, doors.settings)
     need_scope(caller, Action.OPERATOR_READ)
     asked = await read_body(request, SmokeIn)
-    if deadline is None:
-        move_clock(request.scope, doors.settings.http_deadline_max_s)
+    longest = doors.settings.http_deadline_max_s
+    move_clock(request.scope, longest if deadline is None else until - asyncio.get_running_loop().time())
     return answer_of(await _smoke(request, doors, caller, asked))
 
 

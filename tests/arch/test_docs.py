@@ -1,12 +1,17 @@
 """The guide says what the tables say: every event with its data keys, every problem, every blocker."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from gateway.packets import PacketState
+from gateway.rungs import MEANINGS, RungName
 from workflows.contract.errors import PROBLEMS, ProblemCode
 from workflows.contract.events import EVENT_DATA, EventType
+from workflows.contract.gates import PHASES, Blocker, Phase
 from workflows.policy.eligibility import RULES, Rule
+from workflows.policy.promotion import NEEDS
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
 
@@ -26,3 +31,29 @@ def test_every_problem_is_documented(code: ProblemCode) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_of_eligibility_is_documented(rule: Rule) -> None:
     assert f"| `{rule.eligibility}` | `{rule.blocker}` | {rule.not_yet} |" in GUIDE
+
+
+@pytest.mark.parametrize("rung", MEANINGS)
+def test_every_rung_of_readiness_is_documented(rung: RungName) -> None:
+    assert f"| `{rung}` | {MEANINGS[rung].proves} | {MEANINGS[rung].does_not_prove} |" in GUIDE
+
+
+def test_the_blockers_that_say_what_to_do_are_those_that_there_are() -> None:
+    table = GUIDE.split("| blocker | what to do |\n|---|---|\n")[1].split("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    assert sorted(code for code, _ in rows) == sorted(f"`{code}`" for code in Blocker)
+    assert all(advice.endswith(".") for _, advice in rows)
+    assert {rule.blocker for rule in RULES} == set(Blocker)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_is_documented_with_what_its_gate_asks_for(phase: Phase) -> None:
+    assert f"\n| `{phase}` | " in GUIDE
+    for need in NEEDS.get(phase, ()):
+        assert f"| `{phase}` | {need.missing}" in GUIDE
+
+
+@pytest.mark.parametrize("state", get_args(PacketState))
+def test_every_state_of_a_packet_is_documented(state: str) -> None:
+    table = GUIDE.split("| state | means | next |\n")[1].split("\n\n")[0]
+    assert f"`{state}`" in "".join(line.split(" | ")[0] for line in table.splitlines())

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.rig.client import Client, Json, problem
 from tests.rig.effect_log import Behaviour
+from tests.rig.overheard import Overhearing
 from tests.rig.stack import SECRETS, Stack
 from tests.rig.vendors import callback_stack, effects_of, plugin_of, post, waiting, way_back
 
@@ -81,7 +82,7 @@ async def test_a_token_that_nobody_gave_out_is_the_same_404_whatever_it_looks_li
 
 async def test_a_body_that_is_refused_leaves_the_token_good(vendors: Stack) -> None:
     job, sent = await waiting(vendors)
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(transport=Overhearing()) as http:
         told = {"Content-Type": "application/json"}
         for body in (b"", b"{", b'{"n": NaN}', b'{"a": 1, "a": 2}', b"[" * 100 + b"]" * 100):
             assert problem(await http.post(way_back(sent), content=body, headers=told)) == (422, "input-invalid")

@@ -1,59 +1,23 @@
 """One packet lets one held job run, once; its proof lets the version go live; nothing else moves."""
 
-from typing import Any
-
 import pytest
 
-from tests.conftest import FreshStack
-from tests.rig.client import Client, Json, problem
-from tests.rig.plugins import ALLOW_ALL, call, final, fresh_name, promote, publish_plugin, tool, turn
+from tests.http.ladder import (
+    BOSS,
+    approve,
+    boss_of,
+    canary_plugin,
+    held_job,
+    order,
+    packet_state,
+    propose,
+    run_by_packet,
+)
+from tests.http.submissions import refused
+from tests.rig.client import Client, problem
+from tests.rig.plugins import call, fresh_name, promote
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
-
-BOSS = ["promotions:approve", "operator:read", "promotions:write"]
-
-
-async def boss_of(stack: Stack, operator: Client) -> Client:
-    """Somebody else who may approve."""
-    name = fresh_name("boss")
-    await operator.post("/v1/grants", {"principal": name, "actions": BOSS, "plugins": ["*"]}, expect=201)
-    return stack.client(name)
-
-
-async def canary_plugin(stack: Stack, operator: Client, *, writes: bool = False) -> str:
-    name = fresh_name("canary")
-    calls = [call("look", {"n": 1}), *([call("pay", {"n": 1})] if writes else [])]
-    await publish_plugin(
-        operator,
-        name,
-        [turn(*calls), final({"seen": True})],
-        tools=[tool("look"), tool("pay", "write")],
-        tools_url=stack.effects.url,
-        policy=ALLOW_ALL,
-        phase=None,
-    )
-    await promote(operator, name, "1.0.0", to="live_canary")
-    return name
-
-
-async def held_job(app: Client, plugin: str) -> str:
-    job = await app.accepted(plugin)
-    await app.until_event(job, "job.held")
-    return job
-
-
-def order(job: str, *tools: str, **members: Any) -> Json:
-    return {"job_id": job, "allowed_tools": list(tools), "max_steps": 10, "expires_in_seconds": 600, **members}
-
-
-async def propose(operator: Client, job: str, *tools: str, **members: Any) -> str:
-    made = await operator.post("/v1/packets", order(job, *tools, **members), expect=201)
-    assert made["state"] == "proposed"
-    return made["packet_id"]
-
-
-async def approve(boss: Client, packet: str) -> Any:
-    return await boss.http.post(f"/v1/packets/{packet}/approval")
 
 
 async def test_an_approved_packet_runs_its_job_and_proves_the_version(
@@ -127,7 +91,8 @@ async def test_an_expired_packet_changes_nothing(stack: Stack, operator: Client,
 async def test_a_canary_that_would_write_is_inconclusive_and_the_phase_stays(
     stack: Stack, operator: Client, app: Client
 ) -> None:
-    plugin, boss = await canary_plugin(stack, operator, writes=True), await boss_of(stack, operator)
+    plugin = await canary_plugin(stack, operator, calls=(call("look", {"n": 1}), call("pay", {"n": 1})))
+    boss = await boss_of(stack, operator)
     job = await held_job(app, plugin)
     packet = await propose(operator, job, "look")
     assert (await approve(boss, packet)).status_code == 200
@@ -159,19 +124,89 @@ async def test_a_packet_needs_a_held_job_and_phase_live_canary(stack: Stack, ope
     assert problem(await operator.http.get("/v1/packets/packet_0")) == (404, "not-found")
 
 
-async def test_a_demotion_stops_a_canary_before_its_next_call(fresh_stack: FreshStack) -> None:
-    own = await fresh_stack()
-    operator, app = own.client("operator"), own.client("app")
-    plugin, boss = await canary_plugin(own, operator), await boss_of(own, operator)
+async def test_a_packet_refused_says_what_became_of_it(stack: Stack, operator: Client, app: Client) -> None:
+    plugin, boss = await canary_plugin(stack, operator), await boss_of(stack, operator)
+    other = await boss_of(stack, operator)
+    job, quick, taken = [await held_job(app, plugin) for _ in range(3)]
+    expired = await propose(operator, quick, "look", expires_in_seconds=1)
+    revoked = await propose(operator, taken, "look")
+    await operator.http.delete(f"/v1/packets/{revoked}")
+    redeemed = await run_by_packet(operator, boss, job, "look")
+    await app.until_ended(job)
+
+    async def over() -> bool:
+        return await packet_state(operator, expired) == "expired"
+
+    await wait_until(over, 10, what="the packet expires")
+    said = {
+        expired: "The packet has expired. Propose a new one.",
+        revoked: "The packet was revoked.",
+        redeemed: "The packet was redeemed: its job runs or ran by it.",
+    }
+    for packet, detail in said.items():
+        assert refused(await approve(other, packet), 409, "packet-spent")["detail"] == detail
+    assert (
+        refused(await operator.http.delete(f"/v1/packets/{redeemed}"), 409, "packet-spent")["detail"] == said[redeemed]
+    )
+    again = await approve(boss, redeemed)
+    assert (again.status_code, again.json()) == (200, {"packet_id": redeemed, "state": "approved"})
+
+
+async def test_looking_at_a_packet_and_its_job_consumes_nothing(stack: Stack, operator: Client, app: Client) -> None:
+    plugin, boss = await canary_plugin(stack, operator), await boss_of(stack, operator)
     job = await held_job(app, plugin)
-    for worker in own.workers:
-        worker.kill()
     packet = await propose(operator, job, "look")
+    before = await operator.get(f"/v1/packets/{packet}")
+    for _ in range(20):
+        await app.status(job, after="0")
+        await app.get(f"/v1/jobs/{job}/preview")
+        await operator.get(f"/v1/operator/jobs/{job}")
+        assert await operator.get(f"/v1/packets/{packet}") == before
+    assert (await app.event_types(job))[-1] == "job.held"
     assert (await approve(boss, packet)).status_code == 200
-    await operator.post(f"/v1/plugins/{plugin}/versions/1.0.0/demotions", {"to": "stateful_noop", "reason": "a test"})
-    await own.until_polling(own.add_worker())
-    await promote(operator, other := await canary_plugin(own, operator), "1.0.0", to="live")
-    await app.until_ended(await app.accepted(other))  # so the worker works, and has taken what was there before
-    assert (await app.status(job))["status"] == "queued"
-    assert (await operator.get(f"/v1/packets/{packet}"))["state"] in ("approved", "redeemed")
-    assert own.effects.calls(job=job) == []
+    assert (await app.until_ended(job))["status"] == "succeeded"
+
+
+async def test_whose_job_it_is_does_not_approve_under_any_name(stack: Stack, operator: Client) -> None:
+    plugin = await canary_plugin(stack, operator)
+    submitter, boss, name = await boss_of(stack, operator, "*"), await boss_of(stack, operator), fresh_name("cause")
+    await operator.post("/v1/grants", {"principal": name, "actions": BOSS, "plugins": ["*"]}, expect=201)
+    caused = stack.client(name)
+    job = await held_job(submitter, plugin, initiator={"kind": "user", "id": name})
+    packet = await propose(operator, job, "look")
+    assert problem(await approve(submitter, packet)) == (403, "self-approval")
+    assert problem(await approve(caused, packet)) == (403, "self-approval")
+    assert await packet_state(operator, packet) == "proposed"
+    assert (await approve(boss, packet)).status_code == 200
+
+
+async def test_a_packet_of_a_job_that_is_over_or_withdrawn_is_not_approved(
+    stack: Stack, operator: Client, app: Client
+) -> None:
+    plugin, boss = await canary_plugin(stack, operator), await boss_of(stack, operator)
+    job, left = [await held_job(app, plugin) for _ in range(2)]
+    packet, other = await propose(operator, job, "look"), await propose(operator, left, "look")
+    await app.cancel(job)
+    await app.until_ended(job)
+    assert refused(await approve(boss, packet), 409, "gate-not-met")["missing"] == ["a job that is held"]
+    await operator.post(f"/v1/plugins/{plugin}/versions/1.0.0/withdrawal", {"reason": "a test"})
+    assert refused(await approve(boss, other), 409, "gate-not-met")["missing"] == ["a version that stands"]
+    assert [await packet_state(operator, one) for one in (packet, other)] == ["proposed", "proposed"]
+    assert (await operator.http.post("/v1/packets", json=order(left, "look"))).status_code == 409
+
+
+async def test_the_jobs_deadline_caps_its_packet(stack: Stack, operator: Client, app: Client) -> None:
+    job = await held_job(app, await canary_plugin(stack, operator), timeout_seconds=60)
+    packet = await propose(operator, job, "look", expires_in_seconds=600)
+    shown = await operator.get(f"/v1/packets/{packet}")
+    assert shown["expires_at"] == (await app.status(job))["deadline"]
+
+
+async def test_a_dry_run_is_no_job_for_a_packet(stack: Stack, operator: Client, app: Client) -> None:
+    job = await app.accepted(await canary_plugin(stack, operator), mode="dry_run")
+    assert problem(await operator.http.post("/v1/packets", json=order(job, "look"))) == (409, "gate-not-met")
+
+
+@pytest.mark.parametrize("members", [{"max_steps": 0}, {"max_steps": 1001}, {"expires_in_seconds": 0}, {"extra": 1}])
+async def test_what_is_not_a_packet_is_input_invalid(operator: Client, members: dict[str, int]) -> None:
+    refused(await operator.http.post("/v1/packets", json=order("any", "look", **members)), 422, "input-invalid")

@@ -102,7 +102,7 @@ async def test_what_happens_behind_the_demos_back_turns_its_lines_red(demo: Demo
         "after one vote of two: refunds in the shop",
         "after both votes: refunds in the shop",
     }
-    assert red["what was refunded"] == "inv_18 1 cents; inv_17 1200 cents"
+    assert red["what was refunded"] == "inv_18 1 cents, inv_17 1200 cents"
     assert red["canary: other held jobs that did not move"] == "3 of 4"
     assert red["live: held jobs that only read"] == "succeeded, failed, succeeded"
     assert "failed: canary: other held jobs that did not move" in demo.output

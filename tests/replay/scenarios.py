@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
+from tests.replay.ladder import LADDER
 from tests.workflow.hands import Fault, Hands, Held, call, done, final, later, turn
 from tests.workflow.jobs import TOOLS, Job, Jobs
 from tests.workflow.vendors import call_back
@@ -291,4 +292,5 @@ SCENARIOS: tuple[Scenario, ...] = (
     callback_expired,
     canceled_in_callback_wait,
     result_too_large,
+    *LADDER,
 )

@@ -58,6 +58,7 @@ class OneMoreOnCancel(Loop):
 
 MUTANT: dict[str, type[Loop]] = {
     "dry_run": OneMoreAtTheGate,
+    "dry_run_with_a_plan": OneMoreAtTheGate,
     "revoked_while_held": OneMoreAtTheGate,
     "canceled_in_queue": OneMoreOnCancel,
 }

@@ -1,7 +1,7 @@
 """The HTTP client of the tests: one principal's token, the verbs of api.md, and waiting for what a job does.
 
 Verbs that a test judges by status or headers return the response; reads that must work return their JSON.
-It knows the outside contract only: no module of ours is imported here.
+It knows the outside contract only. Every answer it gets is also judged for leaks (`overheard.py`).
 """
 
 import itertools
@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import httpx2
 
+from tests.rig.overheard import Overhearing
 from tests.rig.waiting import wait_until
 
 Json = dict[str, Any]
@@ -34,7 +35,7 @@ class Client:
 
     def __init__(self, url: str, token: str | None, *, timeout: float = 70.0) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
-        self.http = httpx2.AsyncClient(base_url=url, headers=headers, timeout=timeout, trust_env=False)
+        self.http = httpx2.AsyncClient(base_url=url, headers=headers, timeout=timeout, transport=Overhearing())
         self.url = url
         self.token = token
 

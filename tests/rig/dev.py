@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 
 from gateway.settings import DevFile, read_dev_file
+from tests.rig.overheard import Overhearing
 from tests.rig.process import Process, outside_environment
 from tests.rig.waiting import wait_until
 
@@ -87,7 +88,7 @@ def command_of(pid: int) -> list[str]:
 
 
 async def ready(url: str) -> bool:
-    async with httpx2.AsyncClient(trust_env=False, timeout=5) as http:
+    async with httpx2.AsyncClient(timeout=5, transport=Overhearing()) as http:
         try:
             return (await http.get(f"{url}/readyz")).status_code == 200
         except httpx2.HTTPError:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 from temporalio.api.enums.v1 import TaskQueueType
@@ -26,6 +27,7 @@ from gateway.setup import setup
 from gateway.tokens import DevelopmentKey
 from tests.rig.client import Client
 from tests.rig.effect_log import EffectLog
+from tests.rig.overheard import EAR, Overhearing
 from tests.rig.process import Process
 from tests.rig.waiting import wait_until
 from workflows.contract.ids import PrincipalId, Workspace
@@ -85,6 +87,7 @@ class Stack:
             **SECRETS,
             **(settings or {}),
         }
+        self._tell_the_ear()
         self.temporal = self._temporal(ui)
         self.effects = EffectLog(folder / "effects")
         self.apis: list[Api] = []
@@ -104,19 +107,32 @@ class Stack:
         await asyncio.gather(*(self.until_ready(api) for api in added), *(self.until_polling(one) for one in polling))
 
     async def close(self) -> None:
-        """Ends all it started, politely first; Temporal last, so that steps can be recorded."""
+        """Ends all it started, politely first; Temporal last, so that steps can be recorded.
+
+        Fails at last where an app was told an id of the engine's.
+        """
         for client in self._clients:
             await client.http.aclose()
         for process in [*self.apis, *self.workers, self.temporal]:
             if process.running:
                 process.resume()
         try:
+            run_ids = await self._run_ids()
             for process in [*self.apis, *self.workers]:
                 process.stop()
         finally:
             for process in [*self.apis, *self.workers, self.temporal]:
                 process.kill()
             self.effects.stop()
+        EAR.settle([urlsplit(api.url).netloc for api in self.apis], run_ids)
+
+    def _tell_the_ear(self) -> None:
+        """What no app may be told: names and addresses of this stack, and to nobody its credentials."""
+        live = EAR.live
+        live.places |= {lane.task_queue: "task queue" for lane in self.settings.lanes.values()}
+        live.places |= {self.address: "engine address", str(self.folder): "data folder"}
+        secret = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+        live.secrets |= {value: name for name, value in self.environment.items() if name.endswith(secret)}
 
     async def start_temporal(self) -> None:
         """Starts or restarts the server on its file and port; returns when it serves."""
@@ -148,7 +164,7 @@ class Stack:
         async def ready() -> bool:
             assert api.running, f"{api.name} ended ({api.exit_code}):\n{api.output[-3000:]}"
             try:
-                async with httpx2.AsyncClient(trust_env=False, timeout=5) as http:
+                async with httpx2.AsyncClient(timeout=5, transport=Overhearing()) as http:
                     return (await http.get(f"{api.url}/readyz")).status_code == 200
             except httpx2.HTTPError:
                 return False
@@ -174,6 +190,12 @@ class Stack:
             return [poller.identity for poller in (await engine.workflow_service.describe_task_queue(question)).pollers]
         except RPCError:
             return []
+
+    async def _run_ids(self) -> list[str]:
+        """Of all the engine still holds; none where a test has ended the engine."""
+        if not self.temporal.running:
+            return []
+        return [listed.run_id async for listed in (await self.engine()).list_workflows()]
 
     async def engine(self) -> EngineClient:
         """The operator's door: histories, raw signals, terminate, reset, workflows started by hand."""
@@ -202,7 +224,9 @@ class Stack:
     ) -> str:
         """A development token; without `scopes` it carries every scope, and grants alone decide."""
         key = DevelopmentKey.load(self.data)
-        return key.mint(PrincipalId(principal), Workspace(workspace), scopes=scopes, groups=groups, ttl=ttl)
+        token = key.mint(PrincipalId(principal), Workspace(workspace), scopes=scopes, groups=groups, ttl=ttl)
+        EAR.live.signatures.add(token.rpartition(".")[2].encode())
+        return token
 
     def client(
         self,

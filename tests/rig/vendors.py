@@ -10,6 +10,7 @@ import httpx2
 from gateway.ledger.effects import list_effects
 from gateway.ledger.engine import Ledger
 from tests.rig.effect_log import Behaviour, Call
+from tests.rig.overheard import Overhearing
 from tests.rig.plugins import ALLOW_ALL, call, final, fresh_name, publish_plugin, tool, turn
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
@@ -61,7 +62,7 @@ async def nothing_pending(stack: Stack, job: str) -> None:
 
 
 async def post(url: str, value: Any = None, **headers: str) -> httpx2.Response:
-    async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+    async with httpx2.AsyncClient(timeout=30, transport=Overhearing()) as http:
         return await http.post(
             url, json=value, headers={name.replace("_", "-"): text for name, text in headers.items()}
         )

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.rig.answers import Answer
+from tests.rig.overheard import EAR
+
 
 async def speak(
     url: str,
@@ -52,7 +55,15 @@ async def speak(
             status_line, _, rest = (await reader.read()).partition(b"\r\n")
         head_bytes, _, payload = rest.partition(b"\r\n\r\n")
         assert b"transfer-encoding: chunked" not in head_bytes.lower()
+        heard = _answer(method, target, int(status_line.split()[1]), head_bytes, payload)
+        EAR.hear(address.netloc, heard)
         is_json = b"json" in head_bytes.lower()
         return int(status_line.split()[1]), json.loads(payload) if is_json else payload.decode()
     finally:
         writer.transport.abort()
+
+
+def _answer(method: str, target: str, status: int, head: bytes, payload: bytes) -> Answer:
+    lines = (line.decode("latin-1").partition(":") for line in head.split(b"\r\n"))
+    headers = tuple((name, value.strip()) for name, _, value in lines)
+    return Answer(method, target.partition("?")[0], status, headers, payload)

@@ -258,6 +258,7 @@ def test_setup_takes_a_workspace_and_its_admin_or_neither(command: Command, alon
         *("demo", "dev", "api", "worker", "setup", "token", "submit", "show", "watch", "list", "cancel"),
         *("requests", "decide", "plugin publish", "plugin versions", "deploy", "release set", "promote"),
         *("approve", "demote", "packet create", "packet approve", "packet show", "packet revoke"),
+        *("preview", "simulate"),
     ],
 )
 def test_every_command_teaches_by_example_and_takes_data_and_json(command: Command, name: str) -> None:

@@ -134,6 +134,18 @@ def at_the_gate(run: str) -> Callable[[Connection], PacketRow | None]:
     return look
 
 
+async def test_of_fifty_runs_racing_at_the_gate_one_passes(ledger: Ledger, ledger_url: str) -> None:
+    await ledger.write(proposed)
+    await ledger.write(approve)
+    others = [Ledger.open(ledger_url) for _ in range(5)]
+    racing = [others[number % 5].write(at_the_gate(f"run-{number % 10}")) for number in range(50)]
+    passed = [row.redeemed_run for row in await asyncio.gather(*racing) if row is not None]
+    for other in others:
+        await other.close()
+    assert set(passed) == {(await ledger.read(found)).redeemed_run}
+    assert len(passed) == 5, "the run that was first passes as often as it looks, and no other one does"
+
+
 async def test_the_run_that_redeemed_it_passes_the_gate_again_and_no_other_does(ledger: Ledger) -> None:
     await ledger.write(proposed)
     assert await ledger.write(at_the_gate("run-1")) is None
