@@ -179,11 +179,11 @@ def retry(
     json_output: JsonOutput = False,
     verbose: Verbose = False,
 ) -> int:
-    """Run a job that has ended once more, as a new job of its own key.
+    """Run a job that has ended once more, as a new job under a key of its own.
 
-    What took effect before is not repeated without somebody's new decision; while an effect is not known, it is refused.
+    What took effect before is not repeated without a new decision; while an effect is not known, it is refused.
     """
-    body = json.dumps(_given({"release": release, "timeout_seconds": timeout}))
+    body = json.dumps(given({"release": release, "timeout_seconds": timeout}))
     voice, gateway = enter("app", data, json_output, verbose)
     new = key if key is not None else f"retry-{uuid.uuid4().hex[:12]}"
     reply = _send(gateway, voice, new, body, f"{job_path(job)}/retry")
