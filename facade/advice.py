@@ -22,7 +22,10 @@ AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
         FailureCode.INPUT_REJECTED: ("change_input", "This job can not run as it was submitted."),
         FailureCode.RESULT_TOO_LARGE: ("change_input", "Ask for less: the result is too large to keep."),
         FailureCode.SNAPSHOT_MISMATCH: ("ask_operator", "An operator must publish the plugin again."),
-        FailureCode.INCOMPATIBLE_VERSION: ("ask_operator", "An operator must bring back the version that fits this job."),
+        FailureCode.INCOMPATIBLE_VERSION: (
+            "ask_operator",
+            "An operator must bring back the version that fits this job.",
+        ),
         FailureCode.CANARY_INCONCLUSIVE: ("ask_operator", "An operator must look at the canary run."),
         FailureCode.ENDED_BY_OPERATOR: ("ask_operator", "Ask the operator why; submit it again under a new key."),
         FailureCode.INTERNAL: ("ask_operator", "Tell the operator the job's id."),
