@@ -28,6 +28,7 @@ from gateway.temporal import Engine, StartRefused
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import Digest, JobId, Workspace
 from workflows.contract.job import JobStart
+from workflows.contract.steps import Hint
 
 RESERVATION_S = 600
 """How long a reservation that is not accepted may still start its job."""
@@ -226,11 +227,13 @@ class Admission:
         """Record that the engine knows the job. May follow the answer: every later reader converges."""
 
         async def record() -> None:
-            tell = await self._ledger.write_grouped(
+            hints = await self._ledger.write_grouped(
                 lambda conn: accept_job(conn, row, datetime.now(UTC)), key=_lock(row)
             )
-            if tell and await self._engine.hint_authority(row.workspace, row.job_id):
-                await self._engine.hint_gate(row.workspace, row.job_id)  # its phase may be what changed
+            if Hint.AUTHORITY in hints:
+                await self._engine.hint_authority(row.workspace, row.job_id)
+            if Hint.GATE in hints:
+                await self._engine.hint_gate(row.workspace, row.job_id)
 
         self._later(record())
 

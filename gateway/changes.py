@@ -26,6 +26,7 @@ from gateway.ledger.authorities import (
 from gateway.ledger.callbacks import close_call, untold_answers
 from gateway.ledger.effects import open_effects
 from gateway.ledger.engine import Ledger
+from gateway.ledger.gates import held_job_released
 from gateway.ledger.grants import grants_of
 from gateway.ledger.journal import (
     ChangeRow,
@@ -35,12 +36,12 @@ from gateway.ledger.journal import (
     record,
     undelivered_changes,
 )
-from gateway.ledger.receipts import ReceiptRow, accept
+from gateway.ledger.receipts import ReceiptRow, accept, find_receipt
 from gateway.telemetry import log
 from gateway.temporal import Engine
 from workflows.contract.errors import Refused
 from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace
-from workflows.contract.steps import CallbackHint
+from workflows.contract.steps import CallbackHint, Hint
 
 GRANT_GONE = "The grants that this job ran on were revoked."
 GRANT_EXPIRED = "The grants that this job ran on have expired."
@@ -49,6 +50,8 @@ AT_ONCE = 16
 CHANGES_A_SWEEP = 100
 ENDED_EVERY_S = 10.0
 SETTLE_S = 1.0
+READS_LEAVE_WITHIN_S = 0.4
+"""A read looks at the ledger at most 0.25 s before its bytes leave (`gateway.calls.permits`)."""
 LOOK_BACK = timedelta(days=1)
 """How far a process that has just started looks back for grants that expired and jobs that ended unseen."""
 OVERLAP = timedelta(minutes=1)
@@ -78,13 +81,13 @@ def withdraw_credential(conn: Connection, workspace: Workspace, key_id: str, *, 
     return _withdraw(conn, rows, by=by, at=at, reason=KEY_GONE)
 
 
-def accept_job(conn: Connection, row: ReceiptRow, at: datetime) -> bool:
-    """Records that the engine knows the job, and looks at what changed since its admission looked. True: the job was
-    admitted on something that was taken away at that very moment, or that it should look at, and must be told."""
+def accept_job(conn: Connection, row: ReceiptRow, at: datetime) -> frozenset[Hint]:
+    """Records that the engine knows the job, and looks at what changed since its admission looked. The hints to give
+    it: what it was admitted on was taken away at that very moment, or the gate that it is held at was opened."""
     accept(conn, row.workspace, row.job_id, at)
     authority = outdated_authority(conn, row.workspace, row.job_id)
     if authority is None:
-        return False
+        return frozenset()
     since = changes_since(conn, row.workspace, authority.seen_change)
     if any(change.kind == "key" and change.subject == authority.credential for change in since):
         _withdraw(conn, [authority], by="admission", at=at, reason=KEY_GONE)
@@ -94,7 +97,8 @@ def accept_job(conn: Connection, row: ReceiptRow, at: datetime) -> bool:
         before = [grant for grant in grants if grant.at <= authority.minted_at]
         if isinstance(granted(before, Action.JOBS_SUBMIT, authority.plugin, at), Denied):
             _withdraw(conn, [authority], by="admission", at=at, reason=GRANT_GONE)
-    return any(_concerns(change, authority) for change in since)
+    hints = {Hint.AUTHORITY for change in since if _concerns(change, authority)}
+    return frozenset(hints | ({Hint.GATE} if held_job_released(conn, row) else set()))
 
 
 def _withdraw(conn: Connection, rows: Iterable[AuthorityRow], *, by: str, at: datetime, reason: str) -> list[JobId]:
@@ -112,14 +116,15 @@ def _concerns(change: ChangeRow, job: AuthorityRow) -> bool:
             return change.subject == job.principal
         case "key":
             return change.subject == job.credential
-        case "phase" | "withdrawal":
-            return change.subject in ("runtime", f"{job.plugin}@{job.version}")
+        case "withdrawal":
+            return change.subject == f"{job.plugin}@{job.version}"
         case _:
             return False
 
 
 def _concerned(conn: Connection, change: ChangeRow) -> list[AuthorityRow]:
-    """The open jobs that should look at the ledger again."""
+    """The open jobs that should look at the ledger again; of a change of gates those alone that it lets go, so that a
+    job which is held does nothing until then."""
     match change.kind:
         case "revocation":
             return open_authorities(conn, change.workspace, principal=PrincipalId(change.subject))
@@ -128,13 +133,24 @@ def _concerned(conn: Connection, change: ChangeRow) -> list[AuthorityRow]:
         case "packet" if change.workspace is not None:
             job = find_authority(conn, change.workspace, JobId(change.subject))
             return [] if job is None else [job]
-        case "phase" | "withdrawal" if change.subject == "runtime":
-            return open_authorities(conn, None)
-        case "phase" | "withdrawal":
-            plugin, _, version = change.subject.partition("@")
-            return open_authorities(conn, change.workspace, plugin=PluginName(plugin), version=version)
+        case "phase":
+            return [job for job in _of_subject(conn, change) if _released(conn, job)]
+        case "withdrawal":
+            return _of_subject(conn, change)
         case _:
             return []
+
+
+def _of_subject(conn: Connection, change: ChangeRow) -> list[AuthorityRow]:
+    if change.subject == "runtime":
+        return open_authorities(conn, None)
+    plugin, _, version = change.subject.partition("@")
+    return open_authorities(conn, change.workspace, plugin=PluginName(plugin), version=version)
+
+
+def _released(conn: Connection, job: AuthorityRow) -> bool:
+    receipt = find_receipt(conn, job.workspace, job.job_id)
+    return receipt is not None and held_job_released(conn, receipt)
 
 
 class Changes:
@@ -185,9 +201,12 @@ class Changes:
 
     async def settled(self, workspace: Workspace, jobs: Iterable[JobId]) -> None:
         """Wakes the delivery, and waits until no write of these jobs is in the air, or `SETTLE_S`: who took their
-        authority away may then say that nothing starts any more."""
+        authority away may then say that nothing starts any more. Reads that had looked before leave by then, too."""
         self.wake()
         waiting = list(jobs)
+        if not waiting:
+            return
+        await asyncio.sleep(READS_LEAVE_WITHIN_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 while waiting:
@@ -203,9 +222,8 @@ class Changes:
 
         async def tell(job: AuthorityRow) -> None:
             async with at_once:
-                known = await self._engine.hint_authority(job.workspace, job.job_id)
-                if known and gate:
-                    await self._engine.hint_gate(job.workspace, job.job_id)
+                hint = self._engine.hint_gate if gate else self._engine.hint_authority
+                await hint(job.workspace, job.job_id)
 
         await asyncio.gather(*(tell(job) for job in jobs))
 

@@ -46,6 +46,9 @@ from workflows.steps import Steps
 LAST_WORD = timedelta(seconds=3)
 """How long a job whose deadline passed waits for the word of a write that was already sent."""
 
+HEARD_OF_BY = timedelta(seconds=10)
+"""How long after its own timeout a write's word may take: its attempt's last heartbeat, and the next attempt's look."""
+
 
 class RollOver(Exception):
     """The loop has reached a turn boundary at which the job continues in a new run."""
@@ -274,7 +277,7 @@ class Loop:
         self._people.void_all()
         if self._calls.writes:
             self._journal.publish()
-        await self._wind_down(work, None)
+        await self._wind_down(work, self._longest_write() if workflow.patched("bounded-wind-down") else None)
         self._journal.emit(E.JOB_CANCELED, "Canceled.", finished_at=workflow.now())
         self._journal.publish()
 
@@ -306,6 +309,11 @@ class Loop:
                 task.exception()  # its event is in the log; the job ends for its own reason
             elif not task.done():
                 self._journal.amend(executed="unknown")
+
+    def _longest_write(self) -> timedelta:
+        """A write that was sent is heard of by then; one that no worker took is not waited for."""
+        timeouts = [row.timeout_s for row in self._start.tools.values() if row.effect != "read"]
+        return timedelta(seconds=max(timeouts, default=0.0)) + HEARD_OF_BY
 
     def _continue_as_new(self) -> NoReturn:
         state = LoopState(

@@ -97,10 +97,15 @@ class Permits:
             raise await self.refuse(attempt, standing)
 
     async def look_again(self, attempt: Attempt) -> None:
-        """Just before the bytes of a call without a permit leave. Raises StepError."""
-        standing = await self._ledger.read(lambda conn: examine(conn, attempt, datetime.now(UTC)))
-        if isinstance(standing, Denied):
-            raise await self.refuse(attempt, standing)
+        """Just before the bytes of a call without a permit leave. Raises StepError. What was seen is good for as long
+        as a permit; whoever takes authority away waits so long before they say that nothing starts any more."""
+        while True:
+            began = time.monotonic()
+            standing = await self._ledger.read(lambda conn: examine(conn, attempt, datetime.now(UTC)))
+            if isinstance(standing, Denied):
+                raise await self.refuse(attempt, standing)
+            if time.monotonic() - began <= PERMIT_LIVES_S:
+                return
 
     async def need_decision(self, attempt: Attempt, request_id: RequestId | None, action: Digest) -> None:
         """For a call without an effect row that the policy asks about."""

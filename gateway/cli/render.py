@@ -24,15 +24,16 @@ STATUS_STYLES: Mapping[str, str] = MappingProxyType(
 _EVENT_STYLES = (("job.succeeded", "bold green"), ("job.failed", "bold red"), ("job.canceled", "bold red"))
 _FAMILY_STYLES = (("request.", "yellow"), ("tool.", "cyan"), ("step.", "dim"), ("job.", "bold"))
 
-GATE = 'An operator opens the gate: jobgate promote PLUGIN VERSION --to live --break-glass "WHY".'
+CLIMB = "An operator climbs the next rung: jobgate readiness PLUGIN shows which; jobgate promote, then jobgate approve."
+HELD = "It is held until a packet names it (jobgate packet create JOB) or its version goes live with --release-held."
 NEXT: Mapping[str, str] = MappingProxyType(
     {
         "unauthenticated": 'Set JOBGATE_TOKEN; in development: export JOBGATE_TOKEN="$(jobgate token PRINCIPAL)".',
         "not-permitted": "Use a token of somebody who may, or ask an operator for the grant.",
         "not-found": "Check the name; `jobgate list` shows jobs and `jobgate grant list` grants of this workspace.",
         "plugin-unknown": "Publish it first: jobgate plugin publish DIR.",
-        "phase_blocked_noop": GATE,
-        "awaiting_promotion": GATE,
+        "phase_blocked_noop": CLIMB,
+        "awaiting_promotion": HELD,
         "release_missing": "An operator releases a version: jobgate release set PLUGIN VERSION.",
         "deployment_missing": "An operator deploys it: jobgate deploy deployment.yaml.",
         "version_withdrawn": "An operator releases another version: jobgate release set PLUGIN VERSION.",

@@ -5,6 +5,7 @@ import json
 import pytest
 from pydantic_core import to_json
 
+from gateway.admissible import row_of
 from gateway.jobrequest import fingerprint, read_job_request
 from gateway.ledger.journal import undelivered_changes
 from tests.http.submissions import body_with, rewrite_row, submit_bytes
@@ -14,6 +15,7 @@ from tests.rig.plugins import final
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
 from workflows.contract.gates import EligibilityFacts
+from workflows.policy.eligibility import classify
 
 
 @pytest.mark.parametrize("release_held", [True, False])
@@ -26,7 +28,8 @@ async def test_a_job_judged_before_a_release_and_started_after_it_hears_of_it(
         plugin = await doorstep.publish([final({"ran": True})], live=False)
         await doorstep.set_phase(plugin, "live_canary")
         body = body_with(plugin.name)
-        print_ = fingerprint(APP, read_job_request(body.encode()))
+        asked = read_job_request(body.encode())
+        print_ = fingerprint(APP, asked)
         row, start = await doorstep.reserve(plugin, json.loads(body)["input"], accepted=False, fingerprint=print_)
         held = start.model_copy(
             update={
@@ -34,7 +37,8 @@ async def test_a_job_judged_before_a_release_and_started_after_it_hears_of_it(
                 "facts": EligibilityFacts(version_phase="live_canary", runtime_phase="live"),
             }
         )
-        await rewrite_row(stack, row.job_id, {"start_input": to_json(held)})
+        receipt = row_of(held, asked, classify(held.facts)).receipt
+        await rewrite_row(stack, row.job_id, {"start_input": to_json(held), "receipt": receipt})
         await doorstep.set_phase(plugin, "live", release_held=release_held)
 
         async def delivered() -> bool:

@@ -173,7 +173,7 @@ async def test_a_worker_of_another_build_asks_for_work_and_counts_as_not_loaded(
     with (tmp_path / "activities" / "tool.py").open("a") as file:
         file.write("# another build\n")
     plugin = await version(own)
-    own.add_worker({"PYTHONPATH": str(tmp_path)})
+    own.add_worker({"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"})
     seen = await until(own, plugin, loaded=False, callable=True, workers=True)
     assert "runs another build (0.1.0+" in seen["loaded"]["evidence"]
     own.add_worker()

@@ -139,7 +139,13 @@ def _rank(error: jsonschema_rs.ValidationError) -> tuple[int, int]:
     return len(error.instance_path), 0 if error.kind.name == "type" else 1
 
 
+SLASHES = frozenset({"/v1/principals/{name}"})
+"""Templates whose last part may hold slashes; OpenAPI can not say so."""
+
+
 def _matching(template: str) -> re.Pattern[str]:
+    if template in SLASHES:
+        return re.compile(re.escape(template.partition("{")[0]) + ".+")
     parts: Iterable[str] = re.split(r"({[^}]*})", template)
     return re.compile("".join("[^/]+" if part.startswith("{") else re.escape(part) for part in parts))
 

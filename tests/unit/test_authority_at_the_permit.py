@@ -19,6 +19,7 @@ from tests.unit.ledger_rows import AT, DEMO, JOB, OPERATOR, REFUND, SECOND, auth
 from tests.unit.test_effects import APP, ASKED, ME, admit, ask
 from workflows.contract.errors import StepCode
 from workflows.contract.ids import PrincipalId
+from workflows.contract.steps import Hint
 
 LATER = AT + SECOND
 
@@ -147,11 +148,11 @@ async def test_a_job_admitted_at_the_moment_of_a_change_finds_it_when_it_is_acce
     await ledger.write(lambda conn: reserve(conn, receipt("k-new")))
     await ledger.write(lambda conn: insert_authority(conn, authority("k-new", seen_change=seen)))
 
-    def record(conn: Connection) -> bool:
+    def record(conn: Connection) -> frozenset[Hint]:
         row = find_receipt(conn, DEMO, receipt("k-new").job_id)
         assert row is not None
         return accept_job(conn, row, LATER + 2 * SECOND)
 
-    assert await ledger.write(record) is told
+    assert (Hint.AUTHORITY in await ledger.write(record)) is told
     assert await revoked(ledger, "k-new") == reason
     assert "k-new" in [row.job_id for row in await ledger.read(lambda conn: open_authorities(conn, DEMO))]

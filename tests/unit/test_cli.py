@@ -129,7 +129,7 @@ def test_a_refusal_is_title_detail_and_the_next_step_on_standard_error(api: Fake
     lines = [line.strip() for line in err.splitlines()]
     assert lines[:3] == ["Title of blocked (blocked)", "The gate is closed.", "Not yet: nothing ran."]
     assert "blocker phase_blocked_noop, executed no" in lines
-    assert lines[-1].startswith("Next: An operator opens the gate: jobgate promote")
+    assert lines[-1].startswith("Next: An operator climbs the next rung: jobgate readiness")
 
 
 def test_a_refusal_as_json_is_the_problem_document(api: FakeApi, command: Command) -> None:
