@@ -32,6 +32,7 @@ from workflows.contract.steps import (
     Hint,
     ModelInput,
     ModelOutput,
+    PublishInput,
     ViewInput,
     ViewOutput,
 )
@@ -134,6 +135,7 @@ class Loop:
             await self._keep_small()
             step, reply = await self._think()
             if reply.final_ref is not None:
+                await self._deliver(reply)
                 return reply
             self._results = await self._calls.act(step, reply.calls)
 
@@ -240,14 +242,46 @@ class Loop:
         self._meter.warn()
         return step, reply
 
+    async def _deliver(self, reply: ModelOutput) -> None:
+        """A result too large for a status is published as an artifact before the job calls itself done."""
+        if reply.final_bytes <= INLINE_RESULT_BYTES or reply.final_ref is None or not workflow.patched("artifacts"):
+            return
+        ref = reply.final_ref
+        self._journal.amend(delivery="pending")
+
+        def asked(attempt: int) -> PublishInput:
+            progress = self._journal.progress()
+            return PublishInput(
+                ref=ref, name="result.json", bytes=reply.final_bytes, attempt=attempt, progress=progress
+            )
+
+        def replaced(attempt: int, failure: StepError, delay: float) -> None:
+            self._calls.replace_attempt("Publishing the result", self._meter.step, attempt, failure, delay)
+
+        self._journal.steps_running += 1
+        try:
+            published = (await self._steps.publish(asked, replaced)).artifact
+        except StepError as error:
+            raise self._calls.failure(error, FailureCode.INTERNAL) from None
+        finally:
+            self._journal.steps_running -= 1
+        self._journal.emit(
+            E.ARTIFACT_PUBLISHED,
+            f"Published {published.name}, {published.bytes} bytes.",
+            {"artifact_id": published.artifact_id, "name": published.name, "bytes": published.bytes},
+            artifacts=(*self._journal.view.artifacts, published),
+            delivery="delivered",
+        )
+
     def _succeed(self, reply: ModelOutput | None) -> None:
         now = workflow.now()
         if reply is None:
             plan = planned(self._start)
             message = f"Dry run planned: {len(plan)} tools could be called. Nothing ran."
             self._journal.emit(E.JOB_SUCCEEDED, message, {"planned": len(plan)}, plan=plan, finished_at=now)
-        elif reply.final_bytes <= INLINE_RESULT_BYTES:
-            self._journal.emit(E.JOB_SUCCEEDED, "Done.", result_ref=reply.final_ref, finished_at=now)
+        elif reply.final_bytes <= INLINE_RESULT_BYTES or self._journal.view.delivery == "delivered":
+            inline = reply.final_ref if reply.final_bytes <= INLINE_RESULT_BYTES else None
+            self._journal.emit(E.JOB_SUCCEEDED, "Done.", result_ref=inline, finished_at=now)
         else:
             raise JobFailed(
                 FailureCode.RESULT_TOO_LARGE,

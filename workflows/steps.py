@@ -30,6 +30,8 @@ from workflows.contract.steps import (
     GateOutput,
     ModelInput,
     ModelOutput,
+    PublishInput,
+    PublishOutput,
     ReconcileInput,
     ReconcileOutput,
     Ruling,
@@ -81,6 +83,12 @@ class Steps:
     ) -> ReconcileOutput:
         """What came of a write: of the ledger, else of the tool's reconciling read."""
         return await self._attempts(Activity.RECONCILE, "read", make, ReconcileOutput, replaced, summary)
+
+    async def publish(
+        self, make: Callable[[int], PublishInput], replaced: Callable[[int, StepError, float], None]
+    ) -> PublishOutput:
+        """Publish the result; it is content-addressed, so another attempt makes nothing twice."""
+        return await self._attempts(Activity.PUBLISH, "idempotent_write", make, PublishOutput, replaced, "publish")
 
     async def read_decision(self, asked: DecisionInput) -> Ruling:
         return await self._read(Activity.READ_DECISION, asked, Ruling, f"decision on {asked.request_id}")

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from workflows.contract.errors import StepCode
 from workflows.contract.events import Event
 from workflows.contract.ids import BlobRef, Digest, RequestId, ToolName, sha256_of
-from workflows.contract.job import EffectClass, RequestKind
+from workflows.contract.job import ArtifactRef, EffectClass, RequestKind
 from workflows.contract.steps import (
     Activity,
     ArchiveInput,
@@ -28,6 +28,8 @@ from workflows.contract.steps import (
     ModelInput,
     ModelOutput,
     PlannedCall,
+    PublishInput,
+    PublishOutput,
     ReconcileInput,
     ReconcileOutput,
     Ruling,
@@ -78,6 +80,8 @@ class Hands:
     """The answers of vendors by step and call."""
     effects: list[ReconcileOutput | Fault] = field(default_factory=list[ReconcileOutput | Fault])
     """What is known of an effect each time it is asked for; then that nobody knows."""
+    publishing: list[Fault] = field(default_factory=list[Fault])
+    """How publishing the result fails, before it does not."""
     authorities: list[AuthorityOutput] = field(default_factory=list[AuthorityOutput])
     """What the ledger says each time the job looks; then that it may go on."""
     forever: Callable[[int], ModelOutput] | None = None
@@ -112,7 +116,14 @@ class Stubs:
         self.of: dict[str, Hands] = {}
 
     def activities(self) -> Sequence[Callable[..., Any]]:
-        reads = [self.read_decision, self.read_gate, self.read_authority, self.read_callback, self.reconcile]
+        reads = [
+            self.read_decision,
+            self.read_gate,
+            self.read_authority,
+            self.read_callback,
+            self.reconcile,
+            self.publish,
+        ]
         return [self.model, self.tool, *reads, self.archive_events]
 
     def _mine(self) -> Hands:
@@ -154,6 +165,21 @@ class Stubs:
         if isinstance(told, Fault):
             raise told.error()
         return told
+
+    @activity.defn(name=Activity.PUBLISH)
+    async def publish(self, asked: PublishInput) -> PublishOutput:
+        hands = self._mine()
+        hands.ran.append(f"publish {asked.name}")
+        if hands.publishing:
+            raise hands.publishing.pop(0).error()
+        artifact = ArtifactRef(
+            artifact_id="art_1",
+            name=asked.name,
+            bytes=asked.bytes,
+            media_type="application/json",
+            digest=sha256_of(asked.ref.encode()),
+        )
+        return PublishOutput(artifact=artifact)
 
     @activity.defn(name=Activity.READ_CALLBACK)
     async def read_callback(self, asked: CallbackInput) -> CallbackOutput:

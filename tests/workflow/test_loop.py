@@ -2,8 +2,9 @@
 
 from decimal import Decimal
 
-from tests.workflow.hands import Hands, Held, call, done, final, turn
+from tests.workflow.hands import Fault, Hands, Held, call, done, final, turn
 from tests.workflow.jobs import Jobs
+from workflows.contract.errors import StepCode
 from workflows.contract.ids import effect_id
 from workflows.contract.job import INLINE_RESULT_BYTES, Limits
 from workflows.contract.steps import ModelOutput
@@ -159,10 +160,31 @@ async def test_money_budget_counts_exactly(jobs: Jobs) -> None:
     assert "model 4.1" not in job.hands.ran
 
 
-async def test_result_over_32_kb_ends_the_job(jobs: Jobs) -> None:
+async def test_result_over_32_kb_is_an_artifact_before_the_job_is_done(jobs: Jobs) -> None:
     just = await jobs.start(Hands(model=[final(1, INLINE_RESULT_BYTES)]))
     over = await jobs.start(Hands(model=[final(1, INLINE_RESULT_BYTES + 1)]))
-    assert (await just.end()).story[-1] == "job.succeeded"
+    ended = await just.end()
+    assert (ended.story[-1], ended.view.delivery, ended.view.artifacts) == ("job.succeeded", "none", ())
     ended = await over.end()
+    assert ended.story[-2:] == ["artifact.published", "job.succeeded"]
+    assert (ended.view.delivery, ended.view.result_ref) == ("delivered", None)
+    assert [(one.name, one.bytes) for one in ended.view.artifacts] == [("result.json", INLINE_RESULT_BYTES + 1)]
+    assert over.hands.ran == ["model 1.1", "publish result.json"]
+
+
+async def test_a_result_that_can_not_be_published_is_no_success(jobs: Jobs) -> None:
+    hands = Hands(model=[final(1, 40_000)], publishing=[Fault(StepCode.RESULT_TOO_LARGE)])
+    ended = await (await jobs.start(hands)).end()
     assert ended.story[-1] == "job.failed result_too_large"
-    assert ended.view.result_ref is None
+    assert (ended.view.delivery, ended.view.artifacts) == ("pending", ())
+
+
+async def test_publishing_is_tried_again_while_the_store_is_away(skipping_jobs: Jobs) -> None:
+    hands = Hands(model=[final(1, 40_000)], publishing=[Fault(StepCode.BLOBS_UNAVAILABLE)] * 2)
+    ended = await (await skipping_jobs.start(hands)).end()
+    assert ended.story[-4:] == [
+        "attempt.replaced attempt 2: blobs_unavailable, 1 s",
+        "attempt.replaced attempt 3: blobs_unavailable, 2 s",
+        "artifact.published",
+        "job.succeeded",
+    ]

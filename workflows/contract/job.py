@@ -136,6 +136,20 @@ class PlannedTool(Carried):
     would_ask: str | None
 
 
+class ArtifactRef(Carried):
+    """Published bytes: registered, read back, and given out after authorising again. `name` is text, never a path."""
+
+    artifact_id: str
+    name: str
+    bytes: int
+    media_type: str
+    digest: Digest
+
+
+Delivery = Literal["none", "pending", "delivered"]
+"""Of a result that is an artifact: `delivered` once it has been published and read back."""
+
+
 class JobView(Carried):
     """A job as its workflow knows it: the `view` query's answer, the memo, and the end record, in one shape."""
 
@@ -153,6 +167,8 @@ class JobView(Carried):
     failure: Failure | None = None
     result_ref: BlobRef | None = None
     plan: tuple["PlannedTool", ...] | None = None
+    artifacts: tuple[ArtifactRef, ...] = ()
+    delivery: Delivery = "none"
 
 
 class SegmentRef(Carried):

@@ -12,6 +12,7 @@ from workflows.contract.events import Event, Timestamp
 from workflows.contract.gates import PacketTerms
 from workflows.contract.ids import BlobRef, Digest, EffectId, PrincipalId, RequestId, ToolName
 from workflows.contract.job import (
+    ArtifactRef,
     CallResult,
     DecisionVerb,
     EffectClass,
@@ -37,6 +38,7 @@ class Activity(StrEnum):
     READ_AUTHORITY = "read_authority"
     READ_CALLBACK = "read_callback"
     RECONCILE = "reconcile"
+    PUBLISH = "publish"
     ARCHIVE_EVENTS = "archive_events"
 
 
@@ -153,6 +155,22 @@ class ReconcileOutput(Carried):
     outcome: Literal["happened", "did_not_happen", "not_known"]
     by: Literal["ledger", "tool"] = "ledger"
     result_ref: BlobRef | None = None
+
+
+class PublishInput(Carried):
+    """The result behind `ref` (JSON) becomes an artifact of the job, under this name."""
+
+    ref: BlobRef
+    name: str
+    bytes: int
+    attempt: int
+    progress: Progress
+
+
+class PublishOutput(Carried):
+    """It is registered, and was read back."""
+
+    artifact: ArtifactRef
 
 
 class DecisionInput(Carried):
