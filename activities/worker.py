@@ -1,4 +1,4 @@
-"""The worker process: `python -m activities.worker [--lane NAME]` and `jobgate worker`. SIGTERM drains, then exit 0.
+"""The worker process: `python -m activities.worker [--lane NAME] [--set-current]`. SIGTERM drains, then exit 0.
 
 The composition root of the hands: every object with a secret, a socket or a database is made here, once. Workflows run
 without the SDK's sandbox, which costs 27 ms and 0.13 MB a job (measured): ruff's bans, replay tests and runs without a
@@ -44,6 +44,7 @@ from gateway.settings import Settings, load_settings
 from gateway.snapshots import Snapshots
 from gateway.telemetry import Telemetry, log, route_engine_logs, start_telemetry
 from gateway.temporal import Engine, connect
+from gateway.versioning import deployment_of, placed
 from workflows.contract.errors import JobgateError, Refused
 from workflows.job import JobWorkflow
 
@@ -57,9 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Never returns: an SDK process can abort while the interpreter shuts down (design.md section 7)."""
     parser = argparse.ArgumentParser(prog="python -m activities.worker", description="Runs Jobgate's jobs.")
     parser.add_argument("--lane", help="the lane to serve; JOBGATE_LANE, else default")
+    parser.add_argument("--set-current", action="store_true", default=None, help="new jobs go to this worker's build")
     options = parser.parse_args(arguments)
     try:
-        code = asyncio.run(serve(load_settings(lane=options.lane)))
+        code = asyncio.run(serve(load_settings(lane=options.lane, set_current=options.set_current)))
     except JobgateError as error:
         sys.stderr.write(f"{error.detail}\n")
         code = 1
@@ -95,9 +97,12 @@ async def working(client: Client, settings: Settings, telemetry: Telemetry) -> A
         )
         try:
             async with Door() as door:
-                worker = make_worker(client, settings, telemetry, ledger, door)
                 process = process_of(settings, "worker", identity=client.identity, tools=installed_tools())
-                async with present(ledger, process, telemetry.warnings, settings.presence_s):
+                worker = make_worker(client, settings, telemetry, ledger, door, process.build)
+                async with (
+                    present(ledger, process, telemetry.warnings, settings.presence_s),
+                    placed(client, settings, process.build),
+                ):
                     yield worker
         finally:
             sweeping.cancel()
@@ -105,7 +110,9 @@ async def working(client: Client, settings: Settings, telemetry: Telemetry) -> A
         await ledger.close()
 
 
-def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger: Ledger, door: Door) -> Worker:
+def make_worker(
+    client: Client, settings: Settings, telemetry: Telemetry, ledger: Ledger, door: Door, build: str
+) -> Worker:
     blobs = Blobs.open(settings.blobs_url)
     snapshots = Snapshots(blobs)
     credentials = CredentialPolicy.load(settings)
@@ -141,6 +148,7 @@ def make_worker(client: Client, settings: Settings, telemetry: Telemetry, ledger
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout_s),
         max_heartbeat_throttle_interval=HEARTBEATS_AT_LEAST_EVERY,
         graceful_shutdown_timeout=timedelta(seconds=settings.worker_grace_s),
+        deployment_config=deployment_of(settings, build),
     )
 
 

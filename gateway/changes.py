@@ -37,6 +37,7 @@ from gateway.ledger.journal import (
     undelivered_changes,
 )
 from gateway.ledger.receipts import ReceiptRow, accept, find_receipt
+from gateway.stranded import Stranded
 from gateway.telemetry import log
 from gateway.temporal import Engine
 from workflows.contract.errors import Refused
@@ -166,6 +167,7 @@ class Changes:
         self._ends_seen = datetime.now(UTC) - LOOK_BACK
         self._ends_due = 0.0
         self._told: dict[str, float] = {}
+        self._stranded = Stranded(ledger, engine)
 
     def wake(self) -> None:
         """Something was changed and committed in this process."""
@@ -178,6 +180,7 @@ class Changes:
                 await self._expire()
                 await self.deliver()
                 await self._tell_of_answers()
+                await self._stranded.release()
                 if self._notes_ends and loop.time() >= self._ends_due:
                     await self._note_ends()
                     self._ends_due = loop.time() + ENDED_EVERY_S

@@ -14,6 +14,7 @@ from facade.reader import Health
 from gateway.ages import age
 from gateway.doors import Doors
 from gateway.ledger.presence import recent_processes
+from gateway.versioning import takers
 from gateway.workers import LOOKED_BACK, Queue, asked, last_word, workers_of
 from workflows.contract.errors import JobgateError
 from workflows.contract.ids import Digest, Workspace
@@ -48,7 +49,11 @@ async def _workers(doors: Doors) -> Health:
         return Health("workers", False, f"no worker lives ({last_word(rows, now)}); accepted jobs wait")
     lane = doors.settings.lane
     queue = Queue(lane, doors.settings.lanes[lane].task_queue, "workflow")
-    answers = await asked(doors.engine.histories, (queue,), rows, now)
+    may_take = await takers(doors.engine.histories, doors.settings, rows)
+    if not workers_of(may_take, now):
+        said = f"{len(live)} live, but none of the build that new jobs go to (jobgate worker --set-current); they wait"
+        return Health("workers", False, said)
+    answers = await asked(doors.engine.histories, (queue,), may_take, now)
     if answers is None:
         return Health("workers", None, f"not known: the engine does not answer ({len(live)} live)")
     at = answers[queue]

@@ -18,6 +18,8 @@ from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     CountWorkflowExecutionsRequest,
     DescribeTaskQueueRequest,
+    DescribeWorkerDeploymentRequest,
+    DescribeWorkerDeploymentResponse,
     DescribeWorkflowExecutionRequest,
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryRequest,
@@ -27,7 +29,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
 from gateway.inspections import Inspection, RecordedAttempt, attempts_of, continued_from, run_of, trace_id_of
-from gateway.records import end_record_of, newest_progress
+from gateway.records import end_record_of, ended_for_stop, newest_progress, task_failed
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import JobId, Workspace, workflow_id
 from workflows.contract.job import EndRecord, Progress
@@ -63,6 +65,19 @@ class Histories:
 
     async def end_record(self, workspace: Workspace, job_id: JobId) -> EndRecord | None:
         """The record in the close event of a completed or failed execution."""
+        event = await self._close_event(workspace, job_id)
+        return None if event is None else end_record_of(event)
+
+    async def ended_for_stop(self, workspace: Workspace, job_id: JobId) -> bool:
+        """Of a terminated execution: whether that was Jobgate's own end of a canceled job."""
+        event = await self._close_event(workspace, job_id)
+        return event is not None and ended_for_stop(event)
+
+    async def task_failed(self, workspace: Workspace, job_id: JobId) -> bool:
+        """Whether the job's newest workflow task failed in a worker."""
+        return task_failed(await self.newest_events(workspace, job_id, 20))
+
+    async def _close_event(self, workspace: Workspace, job_id: JobId) -> HistoryEvent | None:
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self.namespace,
             execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
@@ -71,7 +86,7 @@ class Histories:
         async with trouble(ignore=RPCStatusCode.NOT_FOUND):
             page = await self._service.get_workflow_execution_history(request)
             if page.history.events:
-                return end_record_of(page.history.events[-1])
+                return page.history.events[-1]
         return None
 
     async def changes(self, workspace: Workspace, job_id: JobId) -> AsyncIterator[None]:
@@ -191,6 +206,13 @@ class Histories:
                 found += (await self._service.describe_task_queue(question)).pollers
         return found
 
+    async def current_build(self, deployment: str) -> str:
+        """The build that new jobs go to; empty: they go to workers that are not versioned."""
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            question = DescribeWorkerDeploymentRequest(namespace=self.namespace, deployment_name=deployment)
+            return current_of(await self._service.describe_worker_deployment(question))
+        return ""
+
     async def unknown_attributes(self, names: Iterable[str]) -> list[str]:
         """Which of these search attributes the namespace does not have; each is named in a query that finds nothing."""
         missing: list[str] = []
@@ -203,6 +225,10 @@ class Histories:
                 continue
             missing.append(name)
         return missing
+
+
+def current_of(found: DescribeWorkerDeploymentResponse) -> str:
+    return found.worker_deployment_info.routing_config.current_deployment_version.build_id
 
 
 def unavailable() -> Refused:

@@ -5,6 +5,7 @@ result, answer or free text of anybody, and no credential beyond the id of an AP
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from gateway.inspections import Inspection
 from gateway.ledger.authorities import AuthorityRow, find_authority
 from gateway.ledger.decisions import DecisionRow, VoteRow, list_decisions, list_votes
 from gateway.ledger.effects import EffectRow, list_effects
+from gateway.ledger.presence import ProcessRow, live_processes
 from gateway.ledger.receipts import ReceiptRow, find_receipt
 from gateway.ledger.stops import StopRow, find_stop
 from gateway.scopes import Action, Caller
@@ -53,6 +55,11 @@ class LedgerSide:
     effects: list[EffectRow]
     decisions: list[DecisionRow]
     stop: StopRow | None
+    live: Sequence[ProcessRow]
+
+    def build_lives(self, build: str | None) -> bool | None:
+        """Whether a live worker has this build; None: the job needs no certain one."""
+        return None if build is None else any(row.kind == "worker" and row.build == build for row in self.live)
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ async def inspect(doors: Doors, window: Window, caller: Caller, job_id: JobId) -
             list_effects(conn, workspace, job_id),
             list_decisions(conn, workspace, job_id),
             find_stop(conn, workspace, job_id),
+            live_processes(conn, datetime.now(UTC)),
         )
 
     side = await doors.ledger.read(look)

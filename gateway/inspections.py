@@ -16,7 +16,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
-from gateway.records import STEPS, decoded
+from gateway.records import STEPS, decoded, pinned_build
 from gateway.tracing import HEADER
 from workflows.contract.errors import StepCode
 
@@ -46,7 +46,8 @@ class RecordedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """`status` is the engine's word for the current run."""
+    """`status` is the engine's word for the current run. `build`: of the workers that it goes on with alone; None: of
+    whatever workers there are."""
 
     run_id: str
     status: str
@@ -54,6 +55,7 @@ class RecordedRun:
     closed_at: datetime | None
     task_queue: str
     history_length: int
+    build: str | None
     pending: tuple[PendingActivityInfo, ...]
 
 
@@ -77,6 +79,7 @@ def run_of(found: DescribeWorkflowExecutionResponse) -> RecordedRun:
         closed_at=_at(info.close_time) if info.HasField("close_time") else None,
         task_queue=found.execution_config.task_queue.name,
         history_length=info.history_length,
+        build=pinned_build(found),
         pending=tuple(found.pending_activities),
     )
 

@@ -5,7 +5,7 @@ known"; without the ledger nobody can say who may ask.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -30,6 +30,7 @@ from gateway.ledger.presence import ProcessRow, recent_processes
 from gateway.plugins import plugin_unknown
 from gateway.rungs import Needed, Rung
 from gateway.scopes import Action, Caller
+from gateway.versioning import takers
 from gateway.workers import LOOKED_BACK, Queue, asked
 from workflows.contract.gates import Phase
 from workflows.contract.ids import JobId, PluginName
@@ -93,7 +94,7 @@ async def of_version(doors: Doors, caller: Caller, plugin: PluginName, version: 
     needed, queues = _needed(doors, side.row)
     setting, calling, climbed = await asyncio.gather(
         configured.of_version(doors, side.row, side.deployment, side.release, now),
-        asked(doors.engine.histories, queues, side.processes, now),
+        _asked(doors, queues, side.processes, now),
         _climbed(doors, caller, side.record),
     )
     known = facts_of(side.record, climbed.dry_run, climbed.packet)
@@ -124,7 +125,7 @@ async def of_runtime(doors: Doors, caller: Caller) -> Readiness:
     phase, record, processes, migrated = await doors.ledger.read(look)
     setting, calling, climbed = await asyncio.gather(
         configured.of_runtime(doors, now, migrated=migrated),
-        asked(doors.engine.histories, _start_queues(doors), processes, now),
+        _asked(doors, _start_queues(doors), processes, now),
         _climbed(doors, caller, record),
     )
     known = facts_of(record, climbed.dry_run, climbed.packet)
@@ -152,6 +153,14 @@ def _start_queues(doors: Doors) -> tuple[Queue, ...]:
     name = doors.settings.lane
     queue = doors.settings.lanes[name].task_queue
     return Queue(name, queue, "workflow"), Queue(name, queue, "activity")
+
+
+async def _asked(
+    doors: Doors, queues: Sequence[Queue], processes: Sequence[ProcessRow], now: datetime
+) -> Mapping[Queue, datetime | None] | None:
+    """Of those alone that new jobs may go to."""
+    may_take = await takers(doors.engine.histories, doors.settings, processes)
+    return await asked(doors.engine.histories, queues, may_take, now)
 
 
 async def _climbed(doors: Doors, caller: Caller, record: OnRecord) -> _Climbed:

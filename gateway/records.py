@@ -9,7 +9,12 @@ from datetime import UTC
 from typing import Any, Literal, TypeVar
 
 from temporalio.api.common.v1 import Memo, Payload
-from temporalio.api.enums.v1 import PendingActivityState, WorkflowExecutionStatus
+from temporalio.api.enums.v1 import (
+    PendingActivityState,
+    VersioningBehavior,
+    WorkflowExecutionStatus,
+    WorkflowTaskFailedCause,
+)
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
@@ -31,6 +36,16 @@ ENDINGS: Mapping[int, Ending] = {
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TERMINATED: "terminated",
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: "timed_out",
 }
+TASK_ATTEMPTS = 2
+"""A workflow task that is tried more often than this is looked at: a worker that died costs one."""
+STOPPED = "Jobgate: canceled; no worker could end it"
+"""The reason of such a termination. Anybody with access to Temporal can write it; they could cancel the job as well."""
+_IN_A_WORKER = frozenset(
+    {
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE,
+    }
+)
 _BEGUN = frozenset(
     {
         PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
@@ -53,7 +68,8 @@ def execution_of(found: DescribeWorkflowExecutionResponse) -> Execution | None:
         recorded=memo_of(info.memo, MEMO_STATE, EndRecord),
         pending=tuple(_pending(pending) for pending in found.pending_activities),
         history_length=info.history_length,
-        workflow_task_failing=found.HasField("pending_workflow_task") and found.pending_workflow_task.attempt > 2,
+        workflow_task_failing=found.HasField("pending_workflow_task")
+        and found.pending_workflow_task.attempt > TASK_ATTEMPTS,
     )
 
 
@@ -94,6 +110,31 @@ def end_record_of(event: HistoryEvent) -> EndRecord | None:
         details = event.workflow_execution_failed_event_attributes.failure.application_failure_info.details
         return decoded(details.payloads, EndRecord)
     return None
+
+
+def ended_for_stop(event: HistoryEvent) -> bool:
+    """Of a close event: whether it is Jobgate's own end of a canceled job that no worker could end."""
+    return event.workflow_execution_terminated_event_attributes.reason == STOPPED
+
+
+def task_failed(newest_first: Sequence[HistoryEvent]) -> bool:
+    """Whether the newest workflow task that the history tells of failed in a worker. Only the first of a row of failed
+    tasks is an event; one that timed out, because its worker died, is none."""
+    for event in newest_first:
+        if event.HasField("workflow_task_failed_event_attributes"):
+            return event.workflow_task_failed_event_attributes.cause in _IN_A_WORKER
+        if event.HasField("workflow_task_completed_event_attributes"):
+            return False
+    return False
+
+
+def pinned_build(found: DescribeWorkflowExecutionResponse) -> str | None:
+    """The build that an open execution waits for; None where any current worker may take it."""
+    versioning = found.workflow_execution_info.versioning_info
+    pinned = versioning.behavior == VersioningBehavior.VERSIONING_BEHAVIOR_PINNED
+    if not pinned or versioning.HasField("versioning_override"):
+        return None
+    return versioning.deployment_version.build_id or None
 
 
 def decoded(payloads: Sequence[Payload], type_hint: type[T]) -> T | None:

@@ -201,6 +201,13 @@ class Settings(BaseSettings):
     lanes: Mapping[str, Lane] = Field(default_factory=lambda known: load_stack(known.get("stack_file")).lanes)
     lane: str = "default"
     """The lane that this process's worker serves and that admission starts jobs on."""
+    versioned: bool = Field(default_factory=lambda known: not known["development"])
+    """Whether open jobs stay on the build that took them, while new ones go to the current build. In development new
+    code takes over at once."""
+    set_current: bool = False
+    """Whether this worker's build becomes the current one (`jobgate worker --set-current`), which implies versioned."""
+    deployment_name: str = Field("jobgate", pattern=r"^[A-Za-z0-9_-]{1,60}$")
+    """The Temporal worker deployment whose versions are the builds; one for each installation in a namespace."""
 
     http_deadline_s: PositiveFloat = 5.0
     http_deadline_max_s: PositiveFloat = 30.0

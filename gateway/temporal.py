@@ -5,10 +5,14 @@ workers; a query needs one and says None without. Workflows that Jobgate did not
 """
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from temporalio.api.common.v1 import Payload
+from google.protobuf.field_mask_pb2 import FieldMask
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.workflow.v1 import VersioningOverride, WorkflowExecutionOptions
+from temporalio.api.workflowservice.v1 import UpdateWorkflowExecutionOptionsRequest
 from temporalio.client import (
     Client,
     Interceptor,
@@ -33,8 +37,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from facade.reader import Execution, Waiting
 from gateway.histories import Histories, trouble, unavailable
-from gateway.records import Standing, execution_of, memo_of, standing_of
-from gateway.seams import ClientSeam
+from gateway.records import STOPPED, Standing, execution_of, memo_of, standing_of
+from gateway.seams import ClientSeam, Flag, refuse
 from gateway.settings import Settings
 from workflows.contract.errors import JobgateError
 from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
@@ -127,6 +131,25 @@ class Engine:
         async with trouble(ignore=RPCStatusCode.NOT_FOUND):
             await self._handle(workspace, job_id).cancel()
 
+    async def end_stopped(self, workspace: Workspace, job_id: JobId) -> None:
+        """End a job whose stop stands and whose cancellation no worker can carry out: it reads as canceled."""
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            await self._handle(workspace, job_id).terminate(reason=STOPPED)
+
+    async def unpin(self, workspace: Workspace, job_id: JobId) -> None:
+        """Let the workers that take new jobs go on with this one, whatever build it began on."""
+        refuse(Flag.STATE_MUTATED)
+        request = UpdateWorkflowExecutionOptionsRequest(
+            namespace=self.histories.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=workflow_id(workspace, job_id)),
+            workflow_execution_options=WorkflowExecutionOptions(
+                versioning_override=VersioningOverride(auto_upgrade=True)
+            ),
+            update_mask=FieldMask(paths=["versioning_override"]),
+        )
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            await self._client.workflow_service.update_workflow_execution_options(request)
+
     async def hint_decision(self, workspace: Workspace, job_id: JobId, hint: DecisionHint) -> bool:
         """Tell the job to read a decision; False when the execution is closed or unknown."""
         return await self._signal(workspace, job_id, Hint.DECISION, [hint])
@@ -154,8 +177,17 @@ class Engine:
         """The current run; None for an unknown execution and for one that Jobgate did not start."""
         async with trouble(ignore=RPCStatusCode.NOT_FOUND):
             found = await self._handle(workspace, job_id).describe()
-            return execution_of(found.raw_description)
+            execution = execution_of(found.raw_description)
+            return None if execution is None else await self._told(workspace, job_id, execution)
         return None
+
+    async def _told(self, workspace: Workspace, job_id: JobId, execution: Execution) -> Execution:
+        """With what only the history tells: whose a termination was, and whether a task failed or its worker."""
+        if execution.ending == "terminated" and await self.histories.ended_for_stop(workspace, job_id):
+            return replace(execution, ending="canceled")
+        if execution.workflow_task_failing and not await self.histories.task_failed(workspace, job_id):
+            return replace(execution, workflow_task_failing=False)
+        return execution
 
     async def standing(
         self, workspace: Workspace, job_id: JobId, *, run_id: str, activity_id: str, attempt: int

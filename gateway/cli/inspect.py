@@ -121,9 +121,14 @@ def _facts(found: Json) -> list[tuple[str, Any]]:
             "engine",
             f"{engine['status']}, {engine['history_length']} events, {engine['workflow_id']} {engine['run_id']}",
         ),
+        ("build", engine.get("build") and f"{engine['build']}{_LIVES[engine['build_lives']]}"),
         ("trace", found["trace_id"]),
         ("UI", found["temporal_url"]),
     ]
+
+
+_LIVES = {True: "", None: "", False: "  no live worker of it: start one, or cancel the job"}
+"""What `build_lives` means for who looks."""
 
 
 def _lane(lane: Json) -> str:

@@ -54,15 +54,19 @@ def api(
 
 def worker(
     lane: Annotated[str | None, typer.Option("--lane", metavar="NAME", help="The lane it serves.")] = None,
+    set_current: Annotated[
+        bool, typer.Option("--set-current", help="New jobs go to this worker's build; open ones stay where they are.")
+    ] = False,
     data: DataDir = None,
     json_output: JsonOutput = False,
 ) -> int:
     """Run one worker process. SIGTERM lets running steps finish.
 
+    Outside development it takes new jobs only while its build is the current one; the first build becomes so by itself.
     Its log is JSON lines, with or without --json.
     """
     del json_output
-    _become("activities.worker", data, JOBGATE_LANE=lane)
+    _become("activities.worker", data, JOBGATE_LANE=lane, JOBGATE_SET_CURRENT="true" if set_current else None)
 
 
 def setup(

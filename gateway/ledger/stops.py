@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, select
 
+from gateway.ledger.authority_tables import authorities
 from gateway.ledger.journal import record
 from gateway.ledger.receipts import lock_job
 from gateway.ledger.tables import columns_of, insert_if_absent, stops
@@ -23,10 +24,25 @@ _COLUMNS = columns_of(StopRow, stops)
 _STOP = insert_if_absent(stops).returning(*_COLUMNS)
 _FIND = select(*_COLUMNS).where(stops.c.workspace == bindparam("workspace"), stops.c.job_id == bindparam("job_id"))
 
+_OPEN = (
+    select(*_COLUMNS)
+    .join(authorities, and_(authorities.c.workspace == stops.c.workspace, authorities.c.job_id == stops.c.job_id))
+    .where(
+        authorities.c.ended_at.is_(None), stops.c.requested_at < bindparam("before", type_=stops.c.requested_at.type)
+    )
+    .order_by(stops.c.requested_at)
+    .limit(bindparam("limit"))
+)
+
 
 def find_stop(conn: Connection, workspace: Workspace, job_id: JobId) -> StopRow | None:
     row = conn.execute(_FIND, {"workspace": workspace, "job_id": job_id}).first()
     return None if row is None else StopRow(*row)
+
+
+def open_stops(conn: Connection, *, before: datetime, limit: int) -> list[StopRow]:
+    """Stops from before then of jobs that are not known to have ended, the oldest first."""
+    return [StopRow(*row) for row in conn.execute(_OPEN, {"before": before, "limit": limit})]
 
 
 def stop_job(conn: Connection, workspace: Workspace, job_id: JobId, *, by: PrincipalId, at: datetime) -> StopRow | None:

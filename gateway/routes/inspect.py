@@ -111,7 +111,8 @@ class Stop(_Shown):
 
 
 class EngineRun(_Shown):
-    """The current run in Temporal; `status` is the engine's own word."""
+    """The current run in Temporal; `status` is the engine's own word. `build`: the only one whose workers go on with
+    it, and whether one of them lives; null: any worker does."""
 
     workflow_id: str
     run_id: str
@@ -119,6 +120,8 @@ class EngineRun(_Shown):
     started_at: Timestamp
     closed_at: Timestamp | None
     history_length: int
+    build: str | None
+    build_lives: bool | None
 
 
 class JobInspection(_Shown):
@@ -206,6 +209,8 @@ def _shown(found: Inspected) -> JobInspection:
             started_at=run.started_at,
             closed_at=run.closed_at,
             history_length=run.history_length,
+            build=run.build,
+            build_lives=found.ledger.build_lives(run.build) if run.closed_at is None else None,
         ),
         trace_id=found.engine.trace_id,
         temporal_url=found.temporal_url,
