@@ -60,6 +60,8 @@ def _advice(
         return "wait", "The job is being canceled; what was sent already is awaited."
     if overdue:
         return "wait", "The deadline has passed; the job ends within seconds."
+    if view.failure is not None:  # an open job that can not go on for now
+        return AFTER_FAILURE[view.failure.code]
     if asked:
         said = [
             f"{must} {', '.join(request.request_id for request in asked if request.kind == kind)}."

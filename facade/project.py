@@ -53,6 +53,8 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
     memo, view = look.execution.memo, state_of(look)
     opened = view.status not in TERMINAL
     stopped = opened and ledger.stop_at is not None
+    if opened and not stopped and look.execution.workflow_task_failing:
+        view = view.model_copy(update={"failure": _INCOMPATIBLE, "recovery": "needs_person"})
     status = Status.CANCELING if stopped else view.status
     undecidable = stopped or not opened or ledger.revoked_at is not None
     asked = () if undecidable else tuple(r for r in view.requests if r.state == "pending")
@@ -165,6 +167,9 @@ def _freshest(told: list[JobView], look: Look) -> JobView:
     return view.model_copy(update={"last_event": newest.event, "usage": newest.usage})
 
 
+_INCOMPATIBLE = Failure(
+    code=FailureCode.INCOMPATIBLE_VERSION, message="The version of Jobgate that runs now can not go on with this job."
+)
 _INTERNAL = Failure(code=FailureCode.INTERNAL, message="The job ended by an internal fault.")
 _FAILURES: Mapping[Ending, Failure | None] = {
     "completed": _INTERNAL,

@@ -104,6 +104,8 @@ class UsageAnswer(Answer):
 
 
 class FailureAnswer(Answer):
+    """Why a job failed; of an open job, why it can not go on for now."""
+
     code: FailureCode
     message: str
 
