@@ -32,17 +32,24 @@ AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
     }
 )
 
+IN_DOUBT = "It is not known whether its last write took effect. Find out before running it again."
+
 _MUST: Mapping[RequestKind, str] = MappingProxyType(
     {
         "approval": "An approver must decide",
         "question": "Somebody must answer",
-        "reconciliation": "Somebody must settle",
+        "reconciliation": "Somebody must find out whether a write took effect, and settle",
     }
 )
 
 
-def advise(view: JobView, status: Status, mode: Mode, asked: Sequence[OpenRequest], *, overdue: bool) -> NextAction:
-    """`asked` are the open requests; `status` may differ from the view's where the ledger holds a stop."""
+def advise(
+    view: JobView, status: Status, mode: Mode, asked: Sequence[OpenRequest], *, overdue: bool, in_doubt: bool = False
+) -> NextAction:
+    """`asked` are the open requests; `status` may differ from the view's where the ledger holds a stop. `in_doubt`:
+    what came of a write is not known."""
+    if in_doubt and status in (Status.CANCELED, Status.FAILED):
+        return NextAction(code="ask_operator", message=IN_DOUBT)
     code, message = _advice(view, status, mode, asked, overdue)
     return NextAction(code=code, message=message)
 

@@ -63,6 +63,7 @@ REQUEST: dict[str, Any] = {
     "job_id": "k-123",
     **PENDING,
     "tool": "refunds.create",
+    "effect_id": None,
     "args": {"invoice": "inv_17", "amount_cents": 1200},
     "action_digest": DIGEST,
     "opened_at": "2030-01-31T12:00:03.250000Z",

@@ -59,6 +59,8 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
     undecidable = stopped or not opened or ledger.revoked_at is not None
     asked = () if undecidable else tuple(r for r in view.requests if r.state == "pending")
     overdue = opened and now > memo.deadline
+    # The first step asks the model: one that nobody saw is no write.
+    in_doubt = look.write_in_doubt or (view.executed == "unknown" and view.usage.steps > 1)
     return JobAnswer(
         job_id=ledger.receipt.job_id,
         status=status,
@@ -68,7 +70,7 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
         executed=executed(look, view),
         recovery="automatic" if stopped else view.recovery,
         overdue=overdue,
-        next_action=advise(view, status, memo.mode, asked, overdue=overdue),
+        next_action=advise(view, status, memo.mode, asked, overdue=overdue, in_doubt=in_doubt),
         last_event=EventAnswer.of(view.last_event),
         pending=tuple(PendingRequest.of(request) for request in asked),
         plugin=PluginAnswer.of(memo.plugin),

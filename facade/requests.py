@@ -91,6 +91,7 @@ async def request_answer(window: Window, viewer: Viewer, job_id: JobId, request_
         kind=request.kind,
         title=request.title,
         tool=request.tool,
+        effect_id=request.effect_id,
         args=args,
         action_digest=request.action_digest,
         opened_at=request.opened_at,

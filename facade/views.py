@@ -13,7 +13,7 @@ from facade.examples import EVENT, JOB, REQUEST
 from workflows.contract.errors import FailureCode
 from workflows.contract.events import EVENT_DATA, Event, EventType, Timestamp
 from workflows.contract.gates import Blocker, Eligibility
-from workflows.contract.ids import Digest, JobId, PluginName, PrincipalId, RequestId, ToolName
+from workflows.contract.ids import Digest, EffectId, JobId, PluginName, PrincipalId, RequestId, ToolName
 from workflows.contract.job import (
     ApprovalRule,
     DecisionVerb,
@@ -206,6 +206,8 @@ class RequestAnswer(Answer):
     kind: RequestKind
     title: str
     tool: ToolName
+    effect_id: EffectId | None
+    """Of a reconciliation: the Idempotency-Key that the call in doubt carried."""
     args: JsonValue
     action_digest: Digest
     opened_at: Timestamp

@@ -21,7 +21,7 @@ from facade.window import Window
 from gateway.deciders import is_own_job, may_still_decide
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.decisions import Counted, Decided, VoteResult, VoteRow, cast_vote
-from gateway.ledger.effects import reconcile_effect
+from gateway.ledger.effects import NOT_KNOWN, find_effect, reconcile_effect
 from gateway.ledger.receipts import lock_job
 from gateway.questions import misfits
 from gateway.schemas import SchemaInvalid
@@ -75,6 +75,16 @@ class _Asked:
         return self.ledger.receipt.job_id
 
 
+class Known(Refused):
+    """The ledger knows by now what came of the effect: the job only has to look."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ProblemCode.REQUEST_VOIDED,
+            "What came of it has become known meanwhile; nothing is left to settle, and the job goes on by itself.",
+        )
+
+
 async def decide_request(
     doors: Doors, window: Window, caller: Caller, job_id: str, request_id: str, body: DecisionIn, until: float
 ) -> tuple[bool, DecisionAnswer]:
@@ -90,15 +100,19 @@ async def decide_request(
             if not _stands(found.ruling):
                 _still_open(asked)
                 await _fits(window, asked)
-            result = await doors.ledger.write(lambda conn: _vote(conn, asked))
+            try:
+                result = await doors.ledger.write(lambda conn: _vote(conn, asked))
+            except Known:
+                with contextlib.suppress(Refused):  # whoever settles it again hints again
+                    await doors.engine.hint_decision(caller.workspace, asked.job_id, _hint(asked))
+                raise
             answer = outcome(asked.job_id, asked.request, result)
             doors.telemetry.metrics.decisions.add(1, {"verdict": body.decision})
             # The job answers a hint that tells it nothing new with an event: whoever repeats a decision gives none.
             if _repeated(result) and (answer.state == "pending" or await _recorded(window, asked, until, REPEATED_S)):
                 return True, answer
             with contextlib.suppress(Refused):  # it stands in the ledger; repeating the decision hints again
-                hint = DecisionHint(request_id=asked.request.request_id, decision=body.decision, by=caller.principal)
-                await doors.engine.hint_decision(caller.workspace, asked.job_id, hint)
+                await doors.engine.hint_decision(caller.workspace, asked.job_id, _hint(asked))
             if answer.state == "pending":
                 return True, answer
             return await _recorded(window, asked, until, CONFIRM_S), answer
@@ -106,6 +120,10 @@ async def decide_request(
         raise Refused(
             ProblemCode.HTTP_DEADLINE_EXCEEDED, "The request clock ran out; send the same decision again to learn more."
         ) from None
+
+
+def _hint(asked: _Asked) -> DecisionHint:
+    return DecisionHint(request_id=asked.request.request_id, decision=asked.body.decision, by=asked.caller.principal)
 
 
 async def _admitted(window: Window, caller: Caller, job_id: JobId) -> LedgerFacts:
@@ -202,12 +220,26 @@ def _vote(conn: Connection, asked: _Asked) -> VoteResult:
 
 
 def _settle(conn: Connection, asked: _Asked, now: datetime) -> None:
-    """A settlement is written to its effect with the verdict; `stop` leaves it unknown."""
-    receipt, effect, answer = asked.ledger.receipt, asked.request.effect_id, asked.body.answer
-    if asked.request.kind != "reconciliation" or receipt is None or effect is None or answer == "stop":
+    """A settlement is written to its effect with the verdict; `stop` leaves it unknown. Raises Known, and then nothing
+    of it is kept: of a settlement and an answer that came late one counts, and nobody is recorded with the other."""
+    effect, answer = asked.request.effect_id, asked.body.answer
+    if asked.request.kind != "reconciliation" or effect is None:
         return
-    happened = answer == "happened"
-    reconcile_effect(conn, asked.caller.workspace, receipt.job_id, effect, happened=happened, outcome_ref=None, at=now)
+    if answer == "stop":
+        row = find_effect(conn, effect)
+        settled = row is not None and row.state in NOT_KNOWN
+    else:
+        settled = reconcile_effect(
+            conn,
+            asked.caller.workspace,
+            asked.job_id,
+            effect,
+            happened=answer == "happened",
+            outcome_ref=None,
+            at=now,
+        )
+    if not settled:
+        raise Known
 
 
 def _decided_before(result: VoteResult) -> bool:

@@ -27,6 +27,9 @@ from workflows.steps import Steps
 MAY_HAVE_LEFT = frozenset({StepCode.LOST, StepCode.DEADLINE, StepCode.INTERNAL, StepCode.EFFECT_UNKNOWN})
 """Ends of a `write` after which nobody here can say whether it was sent."""
 
+MAYBE_DONE = MAY_HAVE_LEFT | {StepCode.UNAVAILABLE, StepCode.RATE_LIMITED}
+"""Ends of an attempt at any write that may have taken effect: also answers after which another attempt was due."""
+
 CUT_OFF = frozenset({FailureCode.TOOL_FAILED, FailureCode.MODEL_FAILED, FailureCode.EFFECT_UNKNOWN})
 AT_THE_DEADLINE = timedelta(seconds=0.5)
 CALLED = frozenset(
@@ -166,19 +169,16 @@ class Calls:
                 self._journal.steps_running -= 1
         except StepError as error:
             if call.effect != "write" or error.step_code not in MAY_HAVE_LEFT:
+                self._tell_doubt(call, effect, [*lost, error])
                 raise self.failure(error, FailureCode.TOOL_FAILED, call.tool) from None
             reply = ToolOutput(outcome="unknown", message="")
         except (asyncio.CancelledError, JobFailed):
             if call.effect != "write" or not any(failure.step_code in MAY_HAVE_LEFT for failure in lost):
+                self._tell_doubt(call, effect, lost)
                 raise
             reply = ToolOutput(outcome="unknown", message="")
         if reply.outcome == "unknown" or reply.outcome == "pending":
-            self._journal.emit(
-                E.EFFECT_UNKNOWN,
-                f"It is not known whether {call.tool} took effect; it is not repeated.",
-                {"tool": call.tool, "call": call.call, "effect_id": effect},
-                executed="unknown",
-            )
+            self._doubtful(call, effect)
             self._may_start()
             if effect is None or not workflow.patched("reconcile"):
                 raise self._ended(FailureCode.EFFECT_UNKNOWN, f"The outcome of {call.tool} is not known.")
@@ -188,6 +188,19 @@ class Calls:
         self._journal.emit(E.TOOL_FINISHED, reply.message, {**named, "outcome": reply.outcome})
         self._meter.warn()
         return CallResult(call=call.call, tool=call.tool, outcome=reply.outcome, result_ref=reply.result_ref)
+
+    def _tell_doubt(self, call: PlannedCall, effect: EffectId | None, failures: Sequence[StepError]) -> None:
+        """A write that the job gives up, for whatever reason, may have left by any of its attempts."""
+        if effect is not None and any(failure.step_code in MAYBE_DONE for failure in failures):
+            self._doubtful(call, effect)
+
+    def _doubtful(self, call: PlannedCall, effect: EffectId | None) -> None:
+        self._journal.emit(
+            E.EFFECT_UNKNOWN,
+            f"It is not known whether {call.tool} took effect; it is not repeated.",
+            {"tool": call.tool, "call": call.call, "effect_id": effect},
+            executed="unknown",
+        )
 
     async def _answered_later(self, step: int, call: PlannedCall, accepted: ToolOutput) -> ToolOutput:
         """Wait for the callback of a tool that took the call, with no process held. Silence is an error where the call

@@ -15,6 +15,7 @@ from workflows.steps import Steps
 
 ASKED_AGAIN_AFTER_S = 5.0
 """A tool that has not found the effect is asked once more so much later: what was sent may still be on its way."""
+NOT_KNOWN = ReconcileOutput(outcome="not_known")
 
 
 class Doubt:
@@ -51,7 +52,16 @@ class Doubt:
     async def _ask_person(self, step: int, call: PlannedCall, effect: EffectId) -> ReconcileOutput:
         self._steps.may_go_on()
         request = self._people.open_reconciliation(call, effect)
-        ruling = await self._people.ruling(request)
+        told = NOT_KNOWN
+
+        async def known() -> bool:
+            nonlocal told
+            told = await self._ask(step, call, effect, ask="ledger")
+            return told.outcome != "not_known"
+
+        ruling = await self._people.ruling(request, known)
+        if told.outcome != "not_known":
+            return told
         if ruling.verdict == "settle" and ruling.answer != "stop":
             told = await self._ask(step, call, effect, ask="ledger")
             if told.outcome != "not_known":
@@ -75,6 +85,7 @@ class Doubt:
                 effect_id=effect,
                 ask=ask,
                 progress=self._journal.progress(),
+                action_digest=call.action_digest,
             )
 
         def replaced(attempt: int, failure: StepError, delay: float) -> None:
@@ -96,4 +107,4 @@ class Doubt:
         try:
             return await self._steps.reconcile(asked, replaced, f"what came of {call.tool}?")
         except StepError:
-            return ReconcileOutput(outcome="not_known")
+            return NOT_KNOWN

@@ -4,7 +4,7 @@ Silence is never yes: expiry is written in the ledger by compare-and-set, so tha
 both stand. Hints that arrive early are kept; hints that name nothing open are refused with an event, 50 at most.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from temporalio import workflow
@@ -33,6 +33,11 @@ CLOSED: Mapping[str, RequestState] = {
     "answer": "answered",
     "settle": "settled",
     "expired": "expired",
+}
+SETTLED_AS: Mapping[str | None, str] = {
+    "happened": "it happened",
+    "did_not_happen": "it did not happen",
+    "stop": "nobody can tell",
 }
 
 
@@ -159,8 +164,11 @@ class People:
         self._tell_opened(request, "somebody to find out")
         return request
 
-    async def ruling(self, request: OpenRequest) -> Ruling:
-        """What the ledger rules on this request, once it rules; raises StepError when the ledger can not be read."""
+    async def ruling(self, request: OpenRequest, known: Callable[[], Awaitable[bool]] | None = None) -> Ruling:
+        """What the ledger rules on this request, once it rules; raises StepError when the ledger can not be read.
+
+        `known`: asked at a hint without a ruling; where it says yes, nothing is left to decide.
+        """
         votes = 0
         warn_at: datetime | None = warning_time(request) if request.expires_at < self._start.deadline else None
         while True:
@@ -193,6 +201,9 @@ class People:
                     f"{votes} of {request.approval.quorum} approvals: {request.title}",
                     {"request_id": request.request_id, "votes": votes, "quorum": request.approval.quorum},
                 )
+            elif known is not None and await known():
+                self._void(request)
+                return Ruling(verdict=None)
             else:
                 self._refuse("A decision signal came without a decision in the ledger.", "not_in_ledger")
 
@@ -207,12 +218,15 @@ class People:
         """Close what is still open, because the job ends."""
         for request in self._journal.view.requests:
             if request.state == "pending":
-                self._journal.emit(
-                    E.REQUEST_VOIDED,
-                    f"No decision is needed any more: {request.title}",
-                    {"request_id": request.request_id},
-                    requests=self._journal.replace_request(request.model_copy(update={"state": "voided"})),
-                )
+                self._void(request)
+
+    def _void(self, request: OpenRequest) -> None:
+        self._journal.emit(
+            E.REQUEST_VOIDED,
+            f"No decision is needed any more: {request.title}",
+            {"request_id": request.request_id},
+            requests=self._journal.replace_request(request.model_copy(update={"state": "voided"})),
+        )
 
     async def _hinted(self, request: OpenRequest, warn_at: datetime | None) -> bool:
         """Wait for a hint; False at the warning or the expiry. The job's own deadline needs no timer here."""
@@ -245,9 +259,10 @@ class People:
                 requests=requests,
             )
             return
+        said = f" ({SETTLED_AS[ruling.answer]})" if ruling.answer in SETTLED_AS else ""
         self._journal.emit(
             E.REQUEST_DECIDED,
-            f"{state.capitalize()} by {', '.join(ruling.decided_by)}: {request.title}",
+            f"{state.capitalize()} by {', '.join(ruling.decided_by)}{said}: {request.title}",
             {"request_id": request.request_id, "decision": ruling.verdict, "decided_by": list(ruling.decided_by)},
             requests=requests,
         )

@@ -6,6 +6,7 @@ Every refusal is a StepError and means that nothing was sent.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -28,8 +29,9 @@ from gateway.metrics import Metrics
 from gateway.retrying import done_before
 from gateway.temporal import Engine
 from workflows.contract.errors import Refused, StepCode, StepError
-from workflows.contract.ids import BlobRef, Digest, JobId, RequestId, ToolName
+from workflows.contract.ids import BlobRef, Digest, EffectId, JobId, RequestId, ToolName
 from workflows.contract.job import EffectClass
+from workflows.contract.steps import DecisionHint
 
 PERMIT_LIVES_S = 0.25
 SETTLING_S = 60.0
@@ -155,9 +157,24 @@ class Permits:
 
     async def give_back(self, attempt: Attempt, intent: Intent, given: Granted) -> None:
         """Nothing left under this permit: the next attempt may take another one."""
-        await self._ledger.write_grouped(
-            lambda conn: effects.mark_not_sent(conn, intent.effect_id, given.epoch), key=attempt.key
-        )
+
+        def give(conn: Connection) -> bool:
+            row = effects.find_effect(conn, intent.effect_id)
+            given_up = row is not None and row.state == "unknown"
+            return effects.mark_not_sent(conn, intent.effect_id, given.epoch) and given_up
+
+        if await self._ledger.write_grouped(give, key=attempt.key):
+            await self.tell_known(attempt, intent.effect_id)
+
+    async def tell_known(self, attempt: Attempt, effect: EffectId) -> None:
+        """What the job gave up as unknown is known after all: if it asks people about it, let it look once more."""
+        with contextlib.suppress(Refused):  # it stands in the ledger; whoever settles it is told so
+            execution = await self._engine.describe(attempt.workspace, attempt.job_id)
+            recorded = None if execution is None else execution.recorded
+            for request in () if recorded is None else recorded.view.requests:
+                if request.effect_id == effect and request.state == "pending":
+                    hint = DecisionHint(request_id=request.request_id)
+                    await self._engine.hint_decision(attempt.workspace, attempt.job_id, hint)
 
     async def refuse(self, attempt: Attempt, denied: Denied) -> StepError:
         """The error to raise; a stop also cancels the workflow, because whoever set it may have died before that."""

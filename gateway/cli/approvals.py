@@ -19,6 +19,13 @@ Groups = Annotated[
     list[str] | None,
     typer.Option("--group", metavar="GROUP", help="Development token only: groups of the approver, default: as asked."),
 ]
+WHAT_TO_FIND_OUT = (
+    "This call was sent once, and its answer was lost. It is not sent again by itself.",
+    "Look in the other system whether it took effect, then settle with --answer:",
+    "  happened        it took effect: the job goes on",
+    "  did_not_happen  it did not: the model is told so, and may ask for it anew",
+    "  stop            nobody can tell: the job ends, and the effect stays unknown",
+)
 
 
 def requests(data: DataDir = None, json_output: JsonOutput = False, verbose: Verbose = False) -> int:
@@ -107,7 +114,12 @@ def show_request(voice: Voice, asked: Json) -> None:
     if asked["state"] != "pending":
         by = ", ".join(str(person) for person in asked.get("decided_by") or ())
         voice.say(f"  state    {asked['state']}{f' by {by}' if by else ''}", "bold")
+    if asked["kind"] == "reconciliation" and asked["state"] == "pending":
+        for line in WHAT_TO_FIND_OUT:
+            voice.say(f"  {line}")
     voice.say(f"  tool     {asked['tool']}")
+    if asked.get("effect_id"):
+        voice.say(f"  key      {asked['effect_id']}  (the Idempotency-Key that it was sent with)")
     voice.say("  args")
     voice.say(render.pretty(asked["args"], "    "))
     voice.say(f"  digest   {asked['action_digest']}")

@@ -160,7 +160,8 @@ def cast_vote(
     if vote.decision == "approve" and len(agreed) < quorum:
         return Counted(len(agreed), quorum, repeated=mine is not None)
     decision = _decide(conn, vote, agreed, answer, shown)
-    _record(conn, vote, "request.decided", decided_by=list(decision.decided_by))
+    settled = {"answer": answer} if vote.decision == "settle" else {}  # one of three words, and what the effect becomes
+    _record(conn, vote, "request.decided", decided_by=list(decision.decided_by), **settled)
     return Decided(decision, repeated=False)
 
 

@@ -3,7 +3,8 @@
 States: `intended` (a permit was given and nothing left), `sent` (a permit was given, no outcome yet), then `confirmed`,
 `failed` or `unknown`; an unknown one that turned out to have happened is `reconciled`, else it is `failed`. Every move
 is a compare-and-set on the epoch, so an attempt that was overtaken changes nothing. A `write` is sent at most once; an
-`idempotent_write` may be sent again with a higher epoch until its outcome is known.
+`idempotent_write` may be sent again with a higher epoch until its outcome is known. What was given up before any permit
+is closed as `failed` with epoch 0: no attempt that comes late gets a permit for it.
 Whether a permit is due is judged elsewhere.
 """
 
@@ -19,6 +20,7 @@ from workflows.contract.ids import BlobRef, Digest, EffectId, JobId, RequestId, 
 WriteClass = Literal["idempotent_write", "write"]
 EffectState = Literal["intended", "sent", "confirmed", "failed", "unknown", "reconciled"]
 HAPPENED: frozenset[EffectState] = frozenset({"confirmed", "reconciled"})
+NOT_KNOWN: frozenset[EffectState] = frozenset({"sent", "unknown"})
 Outcome = Literal["confirmed", "failed", "unknown"]
 
 
@@ -82,7 +84,7 @@ _AGAIN = (
         _AT_EPOCH,
         or_(
             effects.c.state == "intended",
-            and_(effects.c.effect == "idempotent_write", effects.c.state.in_(["sent", "unknown"])),
+            and_(effects.c.effect == "idempotent_write", effects.c.state.in_(NOT_KNOWN)),
         ),
     )
     .values(
@@ -96,20 +98,26 @@ _AGAIN = (
 )
 _UNDO = (
     update(effects)
-    .where(_AT_EPOCH, effects.c.state.in_(["sent", "unknown"]))
+    .where(_AT_EPOCH, effects.c.state.in_(NOT_KNOWN))
     .values(state="intended", sent_at=None, finished_at=None)
     .returning(effects.c.effect_id)
 )
 _RECORD = (
     update(effects)
-    .where(_AT_EPOCH, effects.c.state.in_(["sent", "unknown"]))
+    .where(_AT_EPOCH, effects.c.state.in_(NOT_KNOWN))
     .values(state=bindparam("to_state"), outcome_ref=bindparam("to_ref"), finished_at=bindparam("at"))
     .returning(effects.c.effect_id)
 )
 
+_CLOSE = (
+    update(effects)
+    .where(_THIS, _OF_JOB, effects.c.state == "intended")
+    .values(state="failed", finished_at=bindparam("at"))
+    .returning(effects.c.effect_id)
+)
 _RECONCILE = (
     update(effects)
-    .where(_THIS, _OF_JOB, effects.c.state.in_(["sent", "unknown"]))
+    .where(_THIS, _OF_JOB, effects.c.state.in_(NOT_KNOWN))
     .values(state=bindparam("to_state"), outcome_ref=bindparam("to_ref"), finished_at=bindparam("at"))
     .returning(effects.c.effect_id)
 )
@@ -159,6 +167,16 @@ def mark_sent(conn: Connection, intent: Intent, *, seen_epoch: int, at: datetime
 def mark_not_sent(conn: Connection, effect_id: EffectId, epoch: int) -> bool:
     """Takes a permit back of which surely nothing was sent. False: it was not this epoch's to take."""
     return conn.execute(_UNDO, {"of_effect": effect_id, "of_epoch": epoch}).first() is not None
+
+
+def close_unsent(conn: Connection, intent: Intent, *, at: datetime) -> bool:
+    """`failed`, where no permit is out: surely nothing was sent, and from now on nothing can be, by no attempt however
+    late. False: one is out or was, so its outcome is another question."""
+    new = {**vars(intent), "state": "failed", "epoch": 0, "finished_at": at}
+    if conn.execute(_FIRST, new).first() is not None:
+        return True
+    of = {"of_effect": intent.effect_id, "of_workspace": intent.workspace, "of_job": intent.job_id, "at": at}
+    return conn.execute(_CLOSE, of).first() is not None
 
 
 def record_outcome(

@@ -16,11 +16,11 @@ READS_RUN_WRITES_ASK = 'permit (principal, action, resource) when { resource.eff
 
 @asynccontextmanager
 async def running_stack(
-    folder: Path, *, workers: int = 1, settings: Mapping[str, str] | None = None
+    folder: Path, *, apis: int = 1, workers: int = 1, settings: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Stack]:
     own = Stack(folder, settings=settings)
     try:
-        await own.start(workers=workers)
+        await own.start(apis=apis, workers=workers)
         yield own
     finally:
         await own.close()

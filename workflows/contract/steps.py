@@ -147,6 +147,8 @@ class ReconcileInput(Carried):
     effect_id: EffectId
     ask: Whom
     progress: Progress
+    action_digest: Digest | None = None
+    """With step and call it makes the effect's id, so that the ledger can close an effect that was never sent."""
 
 
 class ReconcileOutput(Carried):

@@ -1,0 +1,161 @@
+"""A worker that stands still at every point of a permit's life, and wakes when its successor has gone on without it.
+
+Its write is refused before it leaves, or had left once; its result counts only where nobody else's can. Each of the two
+workers serves a task queue of the test's own, and the jobs themselves run on another worker.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+import pytest_asyncio
+from pydantic_core import to_json
+
+from gateway.blobs import BlobMissing
+from gateway.ledger.effects import EffectRow, list_effects
+from tests.recovery.grounds import running_stack
+from tests.recovery.stopping_worker import POINTS, STOPPING, Point
+from tests.rig.doorstep import DEMO, Doorstep, Published
+from tests.rig.plugins import ALLOW_ALL, call, final, fresh_name, tool, turn
+from tests.rig.process import Process
+from tests.rig.stack import Stack
+from tests.rig.waiting import wait_until
+from workflows.contract.ids import BlobRef, JobId, sha256_of
+from workflows.contract.job import EndRecord, Status
+
+pytestmark = pytest.mark.slow
+HEARTBEAT_S = 1.5
+OUTCOME: dict[Point, tuple[list[int], tuple[str, int]]] = {
+    "unconnected": ([1], ("confirmed", 1)),
+    "connected": ([1], ("confirmed", 1)),
+    "asked": ([1], ("confirmed", 1)),
+    "permitted": ([], ("failed", 1)),
+    "sent": ([1], ("confirmed", 1)),
+    "answered": ([1], ("confirmed", 1)),
+    "committed": ([1], ("confirmed", 1)),
+}
+"""Of a `write`: the epochs of the calls that left, and the effect's state and epoch at the end."""
+OUTCOME_AGAIN = {
+    **OUTCOME,
+    "permitted": ([2], ("confirmed", 2)),
+    "sent": ([1, 2], ("confirmed", 2)),
+    "answered": ([1, 2], ("confirmed", 2)),
+}
+"""The same of an `idempotent_write`."""
+FIRST_KNOWS_IT: tuple[Point, ...] = ("permitted", "sent", "answered")
+"""Where the ledger is told by the first worker alone what came of a `write`, as soon as it wakes."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[tuple[Stack, Doorstep]]:
+    async with running_stack(tmp_path_factory.mktemp("points"), apis=0) as stack:
+        doorstep = await Doorstep.open(stack.settings)
+        yield stack, doorstep
+        await doorstep.close()
+
+
+def hands(stack: Stack, name: str, *flags: str) -> Process:
+    """A worker of the task queue `name`."""
+    lanes = json.dumps({"own": {"task_queue": name}})
+    own = {"JOBGATE_LANES": lanes, "JOBGATE_LANE": "own"}
+    return Process(
+        f"{name}-{'-'.join(flags).strip('-') or 'successor'}",
+        ["-m", "tests.recovery.stopping_worker", *flags],
+        stack.folder,
+        environment={**stack.environment, **own},
+    )
+
+
+async def published(stack: Stack, doorstep: Doorstep, name: str, effect: str) -> Published:
+    return await doorstep.publish(
+        [turn(call(name, {"n": 1})), final()],
+        tools=[tool(name, effect, timeout_seconds=60)],
+        tools_url=stack.effects.url,
+        policy=ALLOW_ALL,
+    )
+
+
+async def started(doorstep: Doorstep, plugin: Published, queue: str) -> JobId:
+    row, start = await doorstep.reserve(plugin, heartbeat_s=HEARTBEAT_S, timeout_s=300)
+    start = start.model_copy(update={"tool_queue": queue})
+    assert await doorstep.engine.start(to_json(start), start) == "created"
+    return row.job_id
+
+
+async def effect_of(doorstep: Doorstep, job: JobId) -> EffectRow | None:
+    rows = await doorstep.ledger.read(lambda conn: list_effects(conn, DEMO, job))
+    assert len(rows) <= 1
+    return rows[0] if rows else None
+
+
+async def asked_about(doorstep: Doorstep, job: JobId) -> bool:
+    execution = await doorstep.engine.describe(DEMO, job)
+    assert execution is not None
+    return execution.recorded is not None and any(
+        request.kind == "reconciliation" and request.state == "pending" for request in execution.recorded.view.requests
+    )
+
+
+async def ended(doorstep: Doorstep, job: JobId) -> EndRecord:
+    record = await doorstep.end(job)
+    assert record.view.status is Status.SUCCEEDED, record.view.failure
+    return record
+
+
+@pytest.mark.parametrize("effect", ["write", "idempotent_write"])
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_worker_that_wakes_behind_its_successor_changes_nothing(
+    ground: tuple[Stack, Doorstep], point: Point, effect: str
+) -> None:
+    stack, doorstep = ground
+    name = fresh_name(f"stands-{point}")
+    plugin = await published(stack, doorstep, name, effect)
+    first, second = hands(stack, name, "--at", point), hands(stack, name)
+    first.start()
+    try:
+        job = await started(doorstep, plugin, name)
+        await wait_until(lambda: STOPPING in first.output, 60, what=f"the first worker stands at {point}")
+        first.freeze()
+        second.start()
+        if effect == "write" and point in FIRST_KNOWS_IT:
+            await wait_until(lambda: asked_about(doorstep, job), 60, what="a person is asked what came of it")
+            before = await effect_of(doorstep, job)
+            assert before is not None
+            assert (before.state, before.epoch) == ("unknown", 1)
+            first.resume()
+            await ended(doorstep, job)
+        else:
+            await ended(doorstep, job)
+            first.resume()
+            if point != "committed":
+                await wait_until(lambda: "step ended" in first.output, 60, what="the late attempt ends")
+        assert await asyncio.to_thread(first.stop) == 0
+        epochs, outcome = (OUTCOME if effect == "write" else OUTCOME_AGAIN)[point]
+        calls = stack.effects.calls(name)
+        assert [sent.epoch for sent in calls] == epochs
+        row = await effect_of(doorstep, job)
+        assert row is not None
+        assert (row.state, row.epoch) == outcome
+        assert {sent.idempotency_key for sent in calls} <= {row.effect_id}
+        if epochs == [1, 2]:
+            await only_the_second_answer_is_kept(doorstep, row, name)
+    finally:
+        for worker in (first, second):
+            if worker.running:
+                worker.kill()
+
+
+async def only_the_second_answer_is_kept(doorstep: Doorstep, row: EffectRow, name: str) -> None:
+    """The log counts its calls, so the two answers differ in one digit."""
+    assert row.outcome_ref is not None
+    folder = row.outcome_ref.removesuffix(row.outcome_ref.rpartition("/")[2])
+
+    def answer(number: int) -> BlobRef:
+        text = json.dumps({"ok": True, "tool": name, "n": number}, separators=(",", ":"))
+        return BlobRef(f"{folder}{sha256_of(text.encode())}")
+
+    assert answer(2) == row.outcome_ref
+    await doorstep.blobs.get(DEMO, answer(2))
+    with pytest.raises(BlobMissing):
+        await doorstep.blobs.get(DEMO, answer(1))
