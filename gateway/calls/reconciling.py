@@ -1,13 +1,15 @@
 """What came of a write whose outcome is not known: the ledger's word, else that of the tool's reconciling read.
 
-The write is never sent from here. What a reconciling tool tells is written to the effect before it is believed; one
-that has not found the effect is believed only when it is asked again: what was sent may still be on its way.
+The write is never sent from here, and one that was not sent is closed, so that no late attempt sends it. What a tool
+tells is written to the effect before it is believed; one that has not found the effect is believed only when it is
+asked again: what was sent may still be on its way.
 """
 
 import json
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
+from sqlalchemy import Connection
 
 from gateway.actions import action_digest
 from gateway.blobs import Blobs
@@ -17,13 +19,14 @@ from gateway.calls.gateway import load_snapshot, verdict_on
 from gateway.calls.http_tool import ToolOutcome
 from gateway.calls.kinds import Kinds, Prepared, Stamp
 from gateway.calls.permits import Permits
-from gateway.ledger.effects import HAPPENED, EffectRow, find_effect, reconcile_effect
+from gateway.ledger import effects
+from gateway.ledger.effects import HAPPENED, EffectRow, Intent, find_effect, reconcile_effect
 from gateway.ledger.engine import Ledger
 from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
 from gateway.snapshots import Snapshot, Snapshots
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import BlobRef
+from workflows.contract.ids import BlobRef, effect_id
 from workflows.contract.steps import ReconcileInput, ReconcileOutput
 
 NOT_KNOWN = ReconcileOutput(outcome="not_known")
@@ -44,10 +47,10 @@ class Reconciling:
         attempt = current_attempt()
         receipt = await self._permits.admit(attempt)
         name_job(receipt)
-        row = await self._ledger.read(lambda conn: find_effect(conn, asked.effect_id))
+        row = await self._row(attempt, asked)
         if row is None or (row.workspace, row.job_id, row.tool) != (attempt.workspace, attempt.job_id, asked.tool):
             return NOT_KNOWN
-        if row.state not in ("sent", "unknown"):
+        if row.state not in effects.NOT_KNOWN:
             return await self._told(attempt, row)
         snapshot = await load_snapshot(self._snapshots, receipt)
         tool = _reconciler(snapshot, asked)
@@ -57,9 +60,8 @@ class Reconciling:
         if answer is None:
             return NOT_KNOWN
         happened, result = answer
-        ref = BlobRef(
-            await self._blobs.put(attempt.workspace, _json(result if happened else _word(row, happened=False)))
-        )
+        told = result if happened else _word(row, happened=False)
+        ref = BlobRef(await self._blobs.put(attempt.workspace, _json(told)))
         if happened or asked.ask == "believe_tool":
             await self._ledger.write_grouped(
                 lambda conn: reconcile_effect(
@@ -73,15 +75,47 @@ class Reconciling:
                 ),
                 key=attempt.key,
             )
-            known = await self._ledger.read(lambda conn: find_effect(conn, asked.effect_id))
+            known = await self._row(attempt, asked)
             assert known is not None, "rows are never deleted"
             return await self._told(attempt, known)
         return ReconcileOutput(outcome="did_not_happen", by="tool", result_ref=ref)
 
+    async def _row(self, attempt: Attempt, asked: ReconcileInput) -> EffectRow | None:
+        """The effect as it stands. Where no permit is out nothing was sent, and no late attempt must send it any more."""
+        row = await self._ledger.read(lambda conn: find_effect(conn, asked.effect_id))
+        return await self._close(attempt, asked) if row is None or row.state == "intended" else row
+
+    async def _close(self, attempt: Attempt, asked: ReconcileInput) -> EffectRow | None:
+        digest = asked.action_digest
+        if digest is None:
+            return None
+        if effect_id(attempt.workspace, attempt.job_id, asked.step, asked.call, digest) != asked.effect_id:
+            raise StepError(StepCode.REJECTED, "The effect is not the one that was proposed.")
+        intent = Intent(
+            effect_id=asked.effect_id,
+            workspace=attempt.workspace,
+            job_id=attempt.job_id,
+            step=asked.step,
+            call=asked.call,
+            tool=asked.tool,
+            effect="write",
+            action_digest=digest,
+            request_id=None,
+            attempt=asked.attempt,
+        )
+        at = datetime.now(UTC)
+
+        def close(conn: Connection) -> EffectRow | None:
+            effects.close_unsent(conn, intent, at=at)
+            return find_effect(conn, asked.effect_id)
+
+        return await self._ledger.write_grouped(close, key=attempt.key)
+
     async def _told(self, attempt: Attempt, row: EffectRow) -> ReconcileOutput:
         """The ledger's word. A person's settlement has no result of the tool, so the model gets a sentence."""
         happened = row.state in HAPPENED
-        ref = row.outcome_ref or BlobRef(await self._blobs.put(attempt.workspace, _json(_word(row, happened=happened))))
+        word = _json(_word(row, happened=happened))
+        ref = row.outcome_ref or await self._blobs.keep(attempt.workspace, attempt.job_id, word)
         return ReconcileOutput(outcome="happened" if happened else "did_not_happen", result_ref=ref)
 
     async def _ask(

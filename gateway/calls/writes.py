@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
+from sqlalchemy import Connection
 from temporalio import activity
 
 from gateway.blobs import Blobs
@@ -34,6 +35,10 @@ BETWEEN_TRIES_S = 0.1
 Send = Callable[[int, BeforeBytes], Awaitable[ToolOutcome]]
 """Sends with this epoch; raises NotSent, ReplyLost, what the permit raises, and StepError for a retryable answer."""
 UNKNOWN = ToolOutcome("unknown", 0)
+
+
+def overtaken() -> StepError:
+    return StepError(StepCode.STALE, "Another attempt has taken this effect over.")
 
 
 class _Sending:
@@ -139,25 +144,34 @@ class Writes:
     async def _record(
         self, attempt: Attempt, intent: Intent, epoch: int, outcome: ToolOutcome, until: float
     ) -> BlobRef | None:
-        """Keeps result and outcome, trying again while there is time. Without a blob store the outcome still counts."""
+        """Keeps result and outcome, trying again while there is time. Without a blob store the outcome still counts; an
+        answer to an attempt that was overtaken leaves no bytes behind."""
         ref: BlobRef | None = None
         state, at = RECORDED_AS[outcome.state], datetime.now(UTC)
         if state != "unknown":
             with contextlib.suppress(Refused):
+                row = await self._ledger.read(lambda conn: effects.find_effect(conn, intent.effect_id))
+                if row is None or row.epoch != epoch or row.state not in effects.NOT_KNOWN:
+                    raise overtaken()
                 ref = BlobRef(await self._blobs.put(attempt.workspace, result_bytes(outcome)))
+
+        def record(conn: Connection) -> tuple[bool, bool]:
+            row = effects.find_effect(conn, intent.effect_id)
+            mine = effects.record_outcome(conn, intent.effect_id, epoch, state, ref, at=at)
+            return mine, row is not None and row.state == "unknown" != state
+
         while True:
             try:
-                mine = await self._ledger.write_grouped(
-                    lambda conn: effects.record_outcome(conn, intent.effect_id, epoch, state, ref, at=at),
-                    key=attempt.key,
-                )
+                mine, late = await self._ledger.write_grouped(record, key=attempt.key)
             except Refused:
                 if asyncio.get_running_loop().time() + BETWEEN_TRIES_S > until:
                     raise
                 await asyncio.sleep(BETWEEN_TRIES_S)
                 continue
             if not mine:
-                raise StepError(StepCode.STALE, "Another attempt has taken this effect over.")
+                raise overtaken()
+            if late:
+                await self._permits.tell_known(attempt, intent.effect_id)
             return ref
 
 
