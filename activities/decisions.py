@@ -106,7 +106,7 @@ class LedgerActivities:
         """The blob of a segment: the events as a JSON array."""
         attempt = current_attempt()
         await self._ledger.read(lambda conn: _receipt(conn, attempt))
-        return await self._blobs.put(attempt.workspace, to_json(asked.events))
+        return await self._blobs.keep(attempt.workspace, attempt.job_id, to_json(asked.events))
 
     async def _ruling(self, attempt: Attempt, decision: DecisionRow) -> Ruling:
         """A voided request is over without a yes, as an expired one is."""
@@ -114,7 +114,7 @@ class LedgerActivities:
         ref: BlobRef | None = None
         if words is not None or decision.decision == "answer":
             data = json.dumps(words, ensure_ascii=False, separators=(",", ":")).encode()
-            ref = BlobRef(await self._blobs.put(attempt.workspace, data))
+            ref = await self._blobs.keep(attempt.workspace, attempt.job_id, data)
         return Ruling(
             verdict="expired" if decision.decision == "voided" else decision.decision,
             action_digest=decision.action_digest,

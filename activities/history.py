@@ -75,7 +75,7 @@ class History:
                 case Asked():
                     self._close(since)
                     since.job += 1
-                    since.prompts.append(UserPromptPart(inputs.get(entry.job_id, ERASED.encode()).decode()))
+                    since.prompts.append(UserPromptPart((inputs.get(entry.job_id) or ERASED.encode()).decode()))
                 case Said():
                     messages += [ModelRequest(since.parts, instructions=instructions)]
                     messages += [await self._response(entry, since.job)]

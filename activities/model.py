@@ -21,7 +21,7 @@ from activities.planning import AskedCall, Planner
 from activities.providers import Providers
 from activities.scripted import play
 from activities.toolnames import provider_names
-from gateway.blobs import Blobs
+from gateway.blobs import BlobMissing, Blobs, belongs_to_another
 from gateway.calls.attempts import Attempt, current_attempt, name_job
 from gateway.calls.gateway import load_snapshot
 from gateway.calls.kinds import Kinds
@@ -70,10 +70,7 @@ class ModelActivity:
         receipt = job.receipt
         name_job(receipt)
         snapshot = await load_snapshot(self._snapshots, receipt)
-        conversation = await Conversation.load(self._blobs, receipt.workspace, asked.conversation)
-        if receipt.session is not None and conversation.head.job != receipt.job_id:
-            unheard = await self._unheard(receipt, receipt.session, conversation.head.job)
-            conversation = conversation.begin(receipt.job_id, unheard)
+        conversation = await self._heard(receipt, asked.conversation)
         if asked.results:
             conversation = conversation.add(Came(results=asked.results))
         if snapshot.deployment.script_file is not None:
@@ -88,6 +85,20 @@ class ModelActivity:
             raise
         await self._permits.settle(attempt, receipt, spent, output.conversation)
         return output
+
+    async def _heard(self, receipt: ReceiptRow, head: BlobRef | None) -> Conversation:
+        """The conversation so far, which in a session begins with what earlier jobs left of it."""
+        if receipt.session is not None and head is not None and belongs_to_another(head, receipt.job_id):
+            try:
+                conversation = await Conversation.load(self._blobs, receipt.workspace, head)
+            except BlobMissing:
+                return Conversation.after_erased(self._blobs, receipt.workspace, head).begin(receipt.job_id)
+        else:
+            conversation = await Conversation.load(self._blobs, receipt.workspace, head)
+        if receipt.session is None or conversation.head.job == receipt.job_id:
+            return conversation
+        unheard = await self._unheard(receipt, receipt.session, conversation.head.job)
+        return conversation.begin(receipt.job_id, unheard)
 
     async def _unheard(self, receipt: ReceiptRow, session: str, last: JobId | None) -> list[JobId]:
         """The jobs between `last`, whose part ends the conversation, and this one: they ended without an answer."""
@@ -167,8 +178,8 @@ class ModelActivity:
         planner = Planner(self._blobs, job, snapshot, self._kinds, self._permits)
         planned = [await planner.plan(number, call) for number, call in enumerate(answer.calls, 1)]
         final = None if verdict.final is None else _json_bytes(verdict.final.value)
-        final_ref = None if final is None else BlobRef(await self._blobs.put(receipt.workspace, final))
-        said = await self._said(answer, planned, verdict, receipt.workspace)
+        final_ref = None if final is None else await self._blobs.keep(receipt.workspace, receipt.job_id, final)
+        said = await self._said(answer, planned, verdict, receipt)
         if final is not None and len(final) <= INLINE_RESULT_BYTES:
             repeats = answer.final is not None and answer.final.value in (answer.say, {"message": answer.say})
             said = said.model_copy(update={"final_ref": final_ref, "final_repeats": repeats})
@@ -178,7 +189,7 @@ class ModelActivity:
         grown = conversation.add(*entries, refused_finals=refused_finals)
         return ModelOutput(
             turn=answer.turn,
-            conversation=await grown.store(),
+            conversation=await grown.store(receipt.job_id),
             say=clean_text(answer.say, SAID_IN_EVENTS),
             calls=() if final is not None else tuple(call for call in planned if call.call not in verdict.notes),
             final_ref=final_ref,
@@ -191,7 +202,7 @@ class ModelActivity:
         )
 
     async def _said(
-        self, answer: Answer, planned: Sequence[PlannedCall], verdict: FinalVerdict, workspace: Workspace
+        self, answer: Answer, planned: Sequence[PlannedCall], verdict: FinalVerdict, receipt: ReceiptRow
     ) -> Said:
         taken = None if verdict.final is None else TAKEN
         calls = tuple(
@@ -201,7 +212,7 @@ class ModelActivity:
         now = datetime.now(UTC)
         if len(answer.say) <= INLINE_TEXT:
             return Said(turn=answer.turn, text=answer.say, calls=calls, at=now)
-        ref = BlobRef(await self._blobs.put(workspace, answer.say.encode(errors="replace")))
+        ref = await self._blobs.keep(receipt.workspace, receipt.job_id, answer.say.encode(errors="replace"))
         return Said(turn=answer.turn, text_ref=ref, calls=calls, at=now)
 
     async def _json(self, workspace: Workspace, ref: BlobRef) -> JsonValue:

@@ -103,7 +103,9 @@ class Planner:
         name = ToolName(clean_text(asked.tool, NAME) or "?")
         args: JsonValue = None if asked.args is None else dict(asked.args)
         digest = action_digest(name, self._plugin.digest, args)
-        return _Action(number, name, digest, await keep_args(self._blobs, self._receipt.workspace, args))
+        return _Action(
+            number, name, digest, await keep_args(self._blobs, self._receipt.workspace, self._receipt.job_id, args)
+        )
 
     async def _call(self, action: _Action, tool: Tool, args: Mapping[str, JsonValue]) -> PlannedCall:
         reasons = validate(tool.input_schema, dict(args))

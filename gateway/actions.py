@@ -1,7 +1,7 @@
 """An action: the exact tool, plugin version and arguments that are shown to people, permitted and run.
 
 One function makes its digest, so that what was approved and what is sent can be compared by it. The arguments' bytes
-are their RFC 8785 form, kept as a blob; equal arguments are one blob.
+are their RFC 8785 form, kept as a blob of the job.
 """
 
 import json
@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from gateway.blobs import BlobCorrupt, BlobMissing, Blobs
 from gateway.strictjson import canonical, digest_of
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import BlobRef, Digest, ToolName, Workspace
+from workflows.contract.ids import BlobRef, Digest, JobId, ToolName, Workspace
 
 
 def action_digest(tool: ToolName, version: Digest, args: JsonValue) -> Digest:
@@ -22,9 +22,9 @@ def action_digest(tool: ToolName, version: Digest, args: JsonValue) -> Digest:
     return digest_of({"tool": tool, "version": version, "args": args})
 
 
-async def keep_args(blobs: Blobs, workspace: Workspace, args: JsonValue) -> BlobRef:
-    """Stores the arguments. Raises ValueError for arguments without a canonical form."""
-    return BlobRef(await blobs.put(workspace, canonical(args)))
+async def keep_args(blobs: Blobs, workspace: Workspace, job_id: JobId, args: JsonValue) -> BlobRef:
+    """Stores the arguments with the job. Raises ValueError for arguments without a canonical form."""
+    return await blobs.keep(workspace, job_id, canonical(args))
 
 
 async def load_args(blobs: Blobs, workspace: Workspace, ref: BlobRef) -> Mapping[str, JsonValue]:

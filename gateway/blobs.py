@@ -1,33 +1,38 @@
 """The blob store: bytes named by their own digest, apart for each workspace; a folder, or S3 by URL.
 
-A blob is written once and verified whenever it is read, so whoever holds a digest holds the content. Nothing here
-knows what the bytes mean or who may see them.
+A blob is written once and verified whenever it is read, so whoever holds a digest holds the content. What belongs to
+one job (or is one upload) lies in a folder of its own, so that erasing it is erasing a folder and takes nothing from
+anybody else (ADR 0008). Nothing here knows what the bytes mean or who may see them.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
-from collections import OrderedDict
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
+from typing import IO, Self
 
+import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStoreMethods, S3Store
 
+from gateway.blob_cache import Verified
 from gateway.seams import Flag, refuse
 from workflows.contract.errors import JobgateError, ProblemCode, Refused
-from workflows.contract.ids import DIGEST, WORKSPACE, Digest, Workspace
+from workflows.contract.ids import DIGEST, WORKSPACE, BlobRef, Digest, JobId, Workspace
 
 Stamp = tuple[int, int, int]
 """Inode, time of the last writing (nanoseconds) and size (bytes) of a blob's file."""
 CACHE_BYTES = 64 * 1024 * 1024
-CACHED_BLOB_BYTES = 1024 * 1024
 COUNTED_BLOBS = 200_000
 """A listing of S3 has a thousand a page; a count that says "more" is enough."""
 _HASH_ASIDE_BYTES = 1024 * 1024
 """Above this, hashing takes longer than an event loop should be held up."""
+CHUNK_BYTES = 1024 * 1024
+_FOLDER = re.compile(r"(job|upload)-[0-9a-f]{24}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Blobs:
 
     def __init__(self, store: ObjectStoreMethods, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._store = store
-        self._cache = _Verified(cache_bytes)
+        self._cache = Verified(cache_bytes)
 
     @classmethod
     def open(cls, url: str, *, cache_bytes: int = CACHE_BYTES) -> Self:
@@ -67,9 +72,18 @@ class Blobs:
 
     async def put(self, workspace: Workspace, data: bytes) -> Digest:
         """Keeps `data` and returns its digest; a blob that is there already stays as it is."""
-        refuse(Flag.STATE_MUTATED)
         digest = await _digest(data)
-        key = _key(workspace, digest)
+        await self._create(_key(workspace, digest), data)
+        return digest
+
+    async def keep(self, workspace: Workspace, job_id: JobId, data: bytes) -> BlobRef:
+        """As `put`, for what belongs to a job and goes with its content."""
+        ref = BlobRef(f"{job_folder(job_id)}/{await _digest(data)}")
+        await self._create(_key(workspace, ref), data)
+        return ref
+
+    async def _create(self, key: str, data: bytes) -> None:
+        refuse(Flag.STATE_MUTATED)
         try:
             await self._store.put_async(key, data, mode="create")
         except AlreadyExistsError:
@@ -77,7 +91,18 @@ class Blobs:
         except (BaseError, OSError, ValueError) as error:
             raise _unavailable() from error
         self._cache.add(key, data)
-        return digest
+
+    async def store(
+        self, workspace: Workspace, ref: BlobRef, data: IO[bytes] | bytes, headers: Mapping[str, str]
+    ) -> None:
+        """Writes bytes that are meant to be downloaded, whose digest the caller took; `headers` are what S3 answers
+        a signed URL with (a folder keeps none). Written whole or not at all; a file is read piece by piece."""
+        refuse(Flag.STATE_MUTATED)
+        attributes = None if isinstance(self._store, LocalStore) else dict(headers)
+        try:
+            await self._store.put_async(_key(workspace, ref), data, attributes=attributes, mode="overwrite")
+        except (BaseError, OSError, ValueError) as error:
+            raise _unavailable() from error
 
     async def mend(self, workspace: Workspace, data: bytes) -> Digest:
         """As `put`; a blob that is there with other bytes than its own is written anew."""
@@ -91,33 +116,94 @@ class Blobs:
                 raise _unavailable() from error
         return digest
 
-    async def get(self, workspace: Workspace, digest: Digest) -> bytes:
+    async def get(self, workspace: Workspace, ref: Digest | BlobRef) -> bytes:
         """The bytes, verified. Raises `BlobMissing` or `BlobCorrupt`."""
-        cached = self._cache.find(_key(workspace, digest))
-        return cached if cached is not None else await self.verify(workspace, digest)
+        cached = self._cache.find(_key(workspace, ref))
+        return cached if cached is not None else await self.verify(workspace, ref)
 
-    async def verify(self, workspace: Workspace, digest: Digest) -> bytes:
+    async def verify(self, workspace: Workspace, ref: Digest | BlobRef) -> bytes:
         """As `get`, but read from the store even where the bytes are in memory."""
-        key = _key(workspace, digest)
+        key = _key(workspace, ref)
         try:
             data = bytes(await (await self._store.get_async(key)).bytes_async())
         except FileNotFoundError:
             raise BlobMissing from None
         except (BaseError, OSError, ValueError) as error:
             raise _unavailable() from error
-        if await _digest(data) != digest:
+        if await _digest(data) != digest_in(ref):
             raise BlobCorrupt
         self._cache.add(key, data)
         return data
 
-    def stamps(self, workspace: Workspace, digests: Sequence[Digest]) -> tuple[Stamp, ...] | None:
+    async def stream(self, workspace: Workspace, ref: BlobRef) -> AsyncGenerator[bytes]:
+        """The bytes piece by piece, as they are: `check` them before. Raises `BlobMissing` with the first piece."""
+        try:
+            found = await self._store.get_async(_key(workspace, ref))
+            async for piece in found.stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(piece)
+        except FileNotFoundError:
+            raise BlobMissing from None
+        except (BaseError, OSError, ValueError) as error:
+            raise _unavailable() from error
+
+    async def check(self, workspace: Workspace, ref: BlobRef) -> int:
+        """Reads the bytes piece by piece and returns how many they are. Raises `BlobMissing` or `BlobCorrupt`."""
+        seen, size = hashlib.sha256(), 0
+        async for piece in self.stream(workspace, ref):
+            await asyncio.to_thread(seen.update, piece)
+            size += len(piece)
+        if f"sha256:{seen.hexdigest()}" != digest_in(ref):
+            raise BlobCorrupt
+        return size
+
+    async def size(self, workspace: Workspace, ref: BlobRef) -> int:
+        """In bytes, as the store says. Raises `BlobMissing`."""
+        try:
+            return (await self._store.head_async(_key(workspace, ref)))["size"]
+        except FileNotFoundError:
+            raise BlobMissing from None
+        except (BaseError, OSError, ValueError) as error:
+            raise _unavailable() from error
+
+    async def signed_url(self, workspace: Workspace, ref: BlobRef, ttl: timedelta) -> str | None:
+        """Where the bytes can be had without any other proof for so long; None for a folder, which serves nothing."""
+        if not isinstance(self._store, S3Store):
+            return None
+        try:
+            return await obstore.sign_async(self._store, "GET", _key(workspace, ref), ttl)
+        except (BaseError, OSError, ValueError) as error:
+            raise _unavailable() from error
+
+    async def erase(self, workspace: Workspace, folder: str) -> None:
+        """Deletes all that a folder (`job_folder`, `upload_folder`) holds; what is gone already is fine."""
+        refuse(Flag.STATE_MUTATED)
+        if not WORKSPACE.fullmatch(workspace) or not _FOLDER.fullmatch(folder):
+            raise ValueError("no folder of a job or an upload")
+        prefix = f"{workspace}/{folder}/"
+        self._cache.forget(prefix)
+        try:
+            listing = self._store.list_async(prefix, chunk_size=1000)  # pyright: ignore[reportUnknownMemberType]  # arrow's
+            async for chunk in listing:
+                paths = [blob["path"] for blob in chunk]
+                try:
+                    await self._store.delete_async(paths)
+                except FileNotFoundError:  # somebody else erases, too: one by one
+                    for path in paths:
+                        with contextlib.suppress(FileNotFoundError):
+                            await self._store.delete_async(path)
+        except FileNotFoundError:  # no folder
+            pass
+        except (BaseError, OSError, ValueError) as error:
+            raise _unavailable() from error
+
+    def stamps(self, workspace: Workspace, refs: Sequence[Digest | BlobRef]) -> tuple[Stamp, ...] | None:
         """Of each blob what changes when somebody writes its file; None for a store behind a network, where asking
         costs as much as reading. Every admission asks, so it is a plain `stat` (2 microseconds). Raises `BlobMissing`.
         """
         if not isinstance(self._store, LocalStore) or self._store.prefix is None:
             return None
         try:
-            files = [os.stat(os.path.join(self._store.prefix, _key(workspace, digest))) for digest in digests]
+            files = [os.stat(os.path.join(self._store.prefix, _key(workspace, ref))) for ref in refs]
         except FileNotFoundError:
             raise BlobMissing from None
         except OSError as error:
@@ -151,29 +237,6 @@ class Blobs:
         return True
 
 
-class _Verified:
-    """The blobs used last whose bytes were verified, bounded in bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held = 0
-        self._blobs: OrderedDict[str, bytes] = OrderedDict()
-
-    def find(self, key: str) -> bytes | None:
-        data = self._blobs.get(key)
-        if data is not None:
-            self._blobs.move_to_end(key)
-        return data
-
-    def add(self, key: str, data: bytes) -> None:
-        if len(data) >= CACHED_BLOB_BYTES or len(data) > self._limit or key in self._blobs:
-            return
-        self._blobs[key] = data
-        self._held += len(data)
-        while self._held > self._limit:
-            self._held -= len(self._blobs.popitem(last=False)[1])
-
-
 def _store_at(url: str) -> ObjectStoreMethods:
     if url.startswith("file:///"):
         return LocalStore.from_url(url, mkdir=True)
@@ -186,11 +249,31 @@ def _store_at(url: str) -> ObjectStoreMethods:
     raise ValueError("the blob store's URL must begin with file:/// or s3://")
 
 
-def _key(workspace: Workspace, digest: Digest) -> str:
-    """`{workspace}/{64 hex digits}`: neither part can name another folder."""
-    if not WORKSPACE.fullmatch(workspace) or not DIGEST.fullmatch(digest):
+def job_folder(job_id: JobId) -> str:
+    """Where a job's content lies: job ids may hold what file systems do not tell apart."""
+    return f"job-{hashlib.sha256(job_id.encode()).hexdigest()[:24]}"
+
+
+def upload_folder(artifact_id: str) -> str:
+    return f"upload-{hashlib.sha256(artifact_id.encode()).hexdigest()[:24]}"
+
+
+def belongs_to_another(ref: BlobRef, job_id: JobId) -> bool:
+    """Whether these bytes are another job's, and may be erased while this one goes on."""
+    return ref.rpartition("/")[0] != job_folder(job_id)
+
+
+def digest_in(ref: Digest | BlobRef) -> Digest:
+    return Digest(ref.rpartition("/")[2])
+
+
+def _key(workspace: Workspace, ref: Digest | BlobRef) -> str:
+    """`{workspace}/{64 hex digits}` or `{workspace}/{folder}/{64 hex digits}`: no part can name another folder."""
+    folder, slash, digest = ref.rpartition("/")
+    named = bool(_FOLDER.fullmatch(folder)) if slash else True
+    if not WORKSPACE.fullmatch(workspace) or not named or not DIGEST.fullmatch(digest):
         raise BlobMissing
-    return f"{workspace}/{digest.removeprefix('sha256:')}"
+    return f"{workspace}/{folder}{slash}{digest.removeprefix('sha256:')}"
 
 
 async def _digest(data: bytes) -> Digest:

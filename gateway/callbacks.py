@@ -38,7 +38,6 @@ from gateway.snapshots import SnapshotMismatch, Snapshots
 from gateway.telemetry import log
 from gateway.temporal import Engine
 from workflows.contract.errors import ProblemCode, Refused, StepError
-from workflows.contract.ids import BlobRef
 from workflows.contract.steps import CallbackHint
 
 ENGINE_S = 1.0
@@ -106,7 +105,7 @@ class Callbacks:
         kept = await self._fit_to_keep(awaited, said)
         data = json.dumps(kept.result, ensure_ascii=False, separators=(",", ":")).encode()
         row = awaited.row
-        ref = BlobRef(await self._blobs.put(row.workspace, data))
+        ref = await self._blobs.keep(row.workspace, row.job_id, data)
 
         def record(conn: Connection) -> Late | None:
             lock_job(conn, row.workspace, row.job_id)

@@ -105,6 +105,11 @@ class Conversation:
         head = Chunk() if ref is None else await _chunk(blobs, workspace, ref)
         return cls(blobs, workspace, head, ref)
 
+    @classmethod
+    def after_erased(cls, blobs: Blobs, workspace: Workspace, ref: BlobRef) -> "Conversation":
+        """Goes on where what was said before, up to `ref`, is gone."""
+        return cls(blobs, workspace, Chunk(), ref)
+
     def begin(self, job_id: JobId, unheard: Sequence[JobId] = ()) -> "Conversation":
         """This job's part of a session's conversation, in a blob of its own; as it is where that has begun.
 
@@ -131,8 +136,9 @@ class Conversation:
         )
         return Conversation(self._blobs, self._workspace, grown)
 
-    async def store(self) -> BlobRef:
-        return BlobRef(await self._blobs.put(self._workspace, self.head.model_dump_json().encode()))
+    async def store(self, job_id: JobId) -> BlobRef:
+        """The new head, kept with the job that goes on with it."""
+        return await self._blobs.keep(self._workspace, job_id, self.head.model_dump_json().encode())
 
     async def chunks(self) -> list[Chunk]:
         """Oldest first: reads the whole chain, as far back as it is kept. Of an earlier job of the session all may be

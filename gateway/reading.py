@@ -34,7 +34,7 @@ from gateway.ledger.stops import find_stop
 from gateway.scopes import Action
 from gateway.temporal import Engine
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import BlobRef, Digest, JobId, PluginName, RequestId, Workspace
+from workflows.contract.ids import BlobRef, JobId, PluginName, RequestId, Workspace
 from workflows.contract.job import EndRecord, Initiator, OpenRequest, Progress
 from workflows.contract.steps import ViewInput, ViewOutput
 
@@ -137,7 +137,7 @@ class GatewayReader:
 
     async def blob(self, workspace: Workspace, ref: BlobRef) -> bytes:
         try:
-            return await self._blobs.get(workspace, Digest(ref))
+            return await self._blobs.get(workspace, ref)
         except BlobMissing:
             raise KeyError(ref) from None
 

@@ -28,7 +28,7 @@ from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
 from gateway.snapshots import Snapshot, SnapshotMismatch, Snapshots
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import BlobRef, Digest, ToolName, effect_id
+from workflows.contract.ids import Digest, ToolName, effect_id
 from workflows.contract.job import EffectClass
 from workflows.contract.steps import ToolInput, ToolOutput
 
@@ -147,7 +147,7 @@ class CallGateway:
         await self._permits.settle(prepared.attempt, receipt, spent_on_call(receipt, *at, datetime.now(UTC)))
         if outcome.until is not None:
             return answers_later(prepared.tool.name, outcome.until)
-        ref = BlobRef(await self._blobs.put(prepared.attempt.workspace, result_bytes(outcome)))
+        ref = await self._blobs.keep(prepared.attempt.workspace, prepared.attempt.job_id, result_bytes(outcome))
         message = sentence(prepared.tool.name, outcome.state, outcome.message)
         return ToolOutput(outcome=OUTCOME_OF[outcome.state], result_ref=ref, message=message)
 

@@ -153,7 +153,7 @@ class Writes:
                 row = await self._ledger.read(lambda conn: effects.find_effect(conn, intent.effect_id))
                 if row is None or row.epoch != epoch or row.state not in effects.NOT_KNOWN:
                     raise overtaken()
-                ref = BlobRef(await self._blobs.put(attempt.workspace, result_bytes(outcome)))
+                ref = await self._blobs.keep(attempt.workspace, attempt.job_id, result_bytes(outcome))
 
         def record(conn: Connection) -> tuple[bool, bool]:
             row = effects.find_effect(conn, intent.effect_id)

@@ -1,6 +1,7 @@
-"""The tables of what may run: published versions, deployments, releases, promotions, their evidence, and packets."""
+"""The tables of what may run (published versions, deployments, releases, promotions, their evidence, packets) and of
+published bytes."""
 
-from sqlalchemy import Boolean, Column, ForeignKeyConstraint, Index, Integer, Table, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKeyConstraint, Index, Integer, Table, UniqueConstraint
 
 from gateway.ledger.column_types import Serial
 from gateway.ledger.tables import instant, json, key, metadata, of_a_job, words
@@ -111,4 +112,23 @@ packets = Table(
     of_a_job(),
     Index(None, "workspace", "job_id"),
     Index(None, "workspace", "plugin", "version"),
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    key("artifact_id"),
+    words("workspace"),
+    words("job_id", null=True),
+    words("by"),
+    words("name"),
+    words("media_type"),
+    Column("bytes", BigInteger, nullable=False),
+    words("digest"),
+    words("ref"),
+    instant("at"),
+    instant("erased_at", null=True),
+    of_a_job(),
+    UniqueConstraint("workspace", "job_id", "digest", "name"),
+    Index(None, "at"),
 )

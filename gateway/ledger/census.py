@@ -90,7 +90,9 @@ def _of_change(row: Mapping[Any, Any]) -> tuple[Flag, str | None]:
 
 
 WATCHED: tuple[Watched, ...] = (
-    Watched(jobs.receipts, STATE, ("job_id",), "seq", ("principal",), "job_id", ("refused_at", "reserved_at")),
+    Watched(
+        jobs.receipts, STATE, ("job_id",), "seq", ("principal",), "job_id", ("refused_at", "reserved_at", "erased_at")
+    ),
     Watched(who.authorities, STATE, ("job_id",), "minted_at", ("submitted_by",), "job_id", ("revoked_at",)),
     Watched(
         jobs.sessions,
@@ -120,6 +122,7 @@ WATCHED: tuple[Watched, ...] = (
     ),
     Watched(who.usage, STATE, ("job_id", "step", "call", "attempt"), "at", job="job_id"),
     Watched(what.evidence, STATE, ("evidence_no",), "evidence_no", ("by",)),
+    Watched(what.artifacts, STATE, ("artifact_id",), "at", ("by",), "job_id", ("erased_at",)),
     Watched(jobs.votes, APPROVAL, ("job_id", "request_id", "principal"), "at", ("principal",), "job_id"),
     Watched(jobs.decisions, APPROVAL, ("job_id", "request_id"), "decided_at", job="job_id"),
     Watched(

@@ -44,6 +44,8 @@ class ReceiptRow(NewReceipt):
     seq: int
     confirmed_at: datetime | None
     refused_at: datetime | None
+    erased_at: datetime | None = None
+    """Since when the job's content is gone: `job_input` is empty then."""
 
     @property
     def accepted(self) -> bool:

@@ -79,6 +79,8 @@ receipts = Table(
     instant("reserved_at"),
     instant("confirmed_at", null=True),
     instant("refused_at", null=True),
+    instant("erased_at", null=True),
+    instant("emptied_at", null=True),
     UniqueConstraint("workspace", "job_id"),
     Index(None, "workspace", "seq"),
     Index(
@@ -95,6 +97,12 @@ receipts = Table(
         "retry_of",
         sqlite_where=text("retry_of IS NOT NULL"),
         postgresql_where=text("retry_of IS NOT NULL"),
+    ),
+    Index(
+        None,
+        "erased_at",
+        sqlite_where=text("erased_at IS NOT NULL AND emptied_at IS NULL"),
+        postgresql_where=text("erased_at IS NOT NULL AND emptied_at IS NULL"),
     ),
     sqlite_autoincrement=True,
 )
