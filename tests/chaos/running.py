@@ -1,0 +1,93 @@
+"""One run: a stack comes up, is loaded and troubled at once, heals, settles, is read in quiet, and is judged."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.chaos.checker import check
+from tests.chaos.collecting import collect, trail
+from tests.chaos.load import Load
+from tests.chaos.people import People, revoke_as_planned
+from tests.chaos.plan import APIS, APPS, PEOPLE, WORKERS, Plan, app_name
+from tests.chaos.reporting import Run
+from tests.chaos.settling import be_quiet, settle
+from tests.chaos.speaking import Record, Speaker
+from tests.chaos.stories import publish
+from tests.chaos.trouble import Trouble
+from tests.rig.process import Process
+from tests.rig.stack import Stack
+
+QUIET_S = 3.0
+READER = "reader"
+
+
+async def run_plan(plan: Plan, folder: Path, say: Callable[[str], None], *, mutant: str | None = None) -> Run:
+    """Raises AssertionError where the stack does not come up, or not again. The folder stays."""
+    stack = Stack(folder)
+    try:
+        await _start(stack, mutant)
+        return await _run(stack, plan, say)
+    finally:
+        await stack.close()
+
+
+async def _start(stack: Stack, mutant: str | None) -> None:
+    await stack.start(apis=APIS, workers=0 if mutant else WORKERS)
+    for number in range(WORKERS if mutant else 0):
+        arguments = ["-m", "tests.chaos.mutant_worker", str(mutant)]
+        worker = Process(f"worker-{number}", arguments, stack.folder, environment=stack.environment)
+        stack.workers.append(worker)
+        worker.start()
+        await stack.until_polling(worker)
+    operator = stack.client("operator")
+    await publish(operator, stack.effects.url)
+    apps = {app_name(number): ["jobs:submit", "jobs:read"] for number in range(APPS)}
+    people = {name: ["jobs:decide"] for name in PEOPLE}
+    reader = {READER: ["jobs:read", "jobs:cancel", "operator:read", "sessions:read"]}
+    for who, actions in {**apps, **people, **reader}.items():
+        await operator.post("/v1/grants", {"principal": who, "actions": actions, "plugins": ["*"]}, expect=201)
+
+
+async def _run(stack: Stack, plan: Plan, say: Callable[[str], None]) -> Run:
+    record = Record()
+    for tool, behaviours in plan.tools.items():
+        stack.effects.set_behaviour(tool, *behaviours)
+    reader, operator = Speaker(stack, record, READER), Speaker(stack, record, "operator")
+    load, people = Load(stack, plan, record, reader), People(stack, record, plan.people_seed)
+    trouble = Trouble(stack)
+    keeping = asyncio.create_task(trouble.watch())
+    deciding = asyncio.create_task(people.decide_while())
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(trouble.run(plan.faults, say))
+            group.create_task(revoke_as_planned(operator, plan.revocations, record))
+            group.create_task(load.run())
+        say("the load is over; everything is brought up again")
+        await trouble.heal()
+        deciding.cancel()
+        settled = await settle(plan, load, people, record, reader, stack)
+        say(f"settled in {settled:g} s; now only reads")
+        await _end_watchers(load)
+        quiet = await be_quiet(stack, record, reader, QUIET_S)
+        facts = await collect(stack, plan, record, reader, quiet)
+    finally:
+        for task in (keeping, deciding, *load.watchers):
+            task.cancel()
+        await asyncio.gather(keeping, deciding, *load.watchers, return_exceptions=True)
+    return Run(
+        plan=plan,
+        facts=facts,
+        happened=tuple(trouble.log),
+        answers=dict(record.answers),
+        violations=tuple(check(facts)),
+        settled_s=settled,
+        errors=tuple(trail(stack.folder)),
+    )
+
+
+async def _end_watchers(load: Load) -> None:
+    """They have ten seconds to hear the end of what has ended; those of jobs that wait are left."""
+    if load.watchers:
+        done, _ = await asyncio.wait(load.watchers, timeout=10)
+        for task in done:
+            task.result()
