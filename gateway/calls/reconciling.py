@@ -26,7 +26,7 @@ from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
 from gateway.snapshots import Snapshot, Snapshots
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import BlobRef, effect_id
+from workflows.contract.ids import effect_id
 from workflows.contract.steps import ReconcileInput, ReconcileOutput
 
 NOT_KNOWN = ReconcileOutput(outcome="not_known")
@@ -61,7 +61,7 @@ class Reconciling:
             return NOT_KNOWN
         happened, result = answer
         told = result if happened else _word(row, happened=False)
-        ref = BlobRef(await self._blobs.put(attempt.workspace, _json(told)))
+        ref = await self._blobs.keep(attempt.workspace, attempt.job_id, _json(told))
         if happened or asked.ask == "believe_tool":
             await self._ledger.write_grouped(
                 lambda conn: reconcile_effect(
@@ -81,7 +81,7 @@ class Reconciling:
         return ReconcileOutput(outcome="did_not_happen", by="tool", result_ref=ref)
 
     async def _row(self, attempt: Attempt, asked: ReconcileInput) -> EffectRow | None:
-        """The effect as it stands. Where no permit is out nothing was sent, and no late attempt must send it any more."""
+        """The effect as it stands. Where no permit is out nothing was sent, and from now on nothing can be."""
         row = await self._ledger.read(lambda conn: find_effect(conn, asked.effect_id))
         return await self._close(attempt, asked) if row is None or row.state == "intended" else row
 
