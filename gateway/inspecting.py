@@ -57,10 +57,6 @@ class LedgerSide:
     stop: StopRow | None
     live: Sequence[ProcessRow]
 
-    def build_lives(self, build: str | None) -> bool | None:
-        """Whether a live worker has this build; None: the job needs no certain one."""
-        return None if build is None else any(row.kind == "worker" and row.build == build for row in self.live)
-
 
 @dataclass(frozen=True)
 class Inspected:
@@ -70,6 +66,15 @@ class Inspected:
     engine: Inspection
     lanes: tuple[LaneSeen, ...]
     temporal_url: str | None
+
+    def build_lives(self) -> bool | None:
+        """Whether a live worker of its lane has the build that the open job goes on with; None: it needs no certain
+        one."""
+        run = self.engine.run
+        if run.build is None or run.closed_at is not None:
+            return None
+        lanes = {seen.lane for seen in self.lanes if seen.task_queue == run.task_queue}
+        return any(row.kind == "worker" and row.build == run.build and row.lane in lanes for row in self.ledger.live)
 
 
 async def inspect(doors: Doors, window: Window, caller: Caller, job_id: JobId) -> Inspected:

@@ -1,4 +1,5 @@
-"""Canceled jobs that no worker ends: their build is gone, or the code that runs now can not go on with their history.
+"""Canceled jobs that nobody ends: their build is gone, the code that runs now can not go on with their history, or
+whoever wrote the stop died before it told the engine.
 
 The stop stands in the ledger, so nothing of such a job is permitted any more; what is left is to end it. One whose
 build has no live worker is let to the current build, which winds it down as its own. One whose workflow tasks fail is
@@ -6,13 +7,14 @@ ended in the engine, and reads as canceled. Jobs without a stop are never touche
 """
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
 
 from gateway.ledger.authorities import mark_ended
 from gateway.ledger.engine import Ledger
-from gateway.ledger.presence import live_processes
+from gateway.ledger.presence import ProcessRow, live_processes
 from gateway.ledger.stops import StopRow, open_stops
 from gateway.records import execution_of, pinned_build
 from gateway.telemetry import log
@@ -43,11 +45,11 @@ class Stranded:
         if not stops:
             return
         rows = await self._ledger.read(lambda conn: live_processes(conn, now))
-        builds = frozenset(row.build for row in rows if row.kind == "worker")
+        live = [row for row in rows if row.kind == "worker"]
         for stop in stops:
-            await self._end(stop, builds)
+            await self._end(stop, live)
 
-    async def _end(self, stop: StopRow, live_builds: frozenset[str]) -> None:
+    async def _end(self, stop: StopRow, live: Sequence[ProcessRow]) -> None:
         job = stop.workspace, stop.job_id
         found = await self._engine.histories.described(*job)
         if found is None:
@@ -58,9 +60,13 @@ class Stranded:
         execution = execution_of(found)
         if execution is None:
             return
-        if execution.workflow_task_failing and await self._engine.histories.task_failed(*job):
+        lane = self._engine.lane_of(found.execution_config.task_queue.name)
+        builds = {row.build for row in live if row.lane == lane}
+        if not found.workflow_extended_info.cancel_requested:
+            await self._engine.cancel(*job)
+        elif execution.workflow_task_failing and await self._engine.histories.task_failed(*job):
             log.info("a canceled job that no worker can go on with is ended", job=stop.job_id)
             await self._engine.end_stopped(*job)
-        elif live_builds and (build := pinned_build(found)) is not None and build not in live_builds:
+        elif builds and (build := pinned_build(found)) is not None and build not in builds:
             log.info("a canceled job whose build is gone goes to the current build", job=stop.job_id, build=build)
             await self._engine.unpin(*job)

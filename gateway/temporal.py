@@ -85,9 +85,13 @@ class Engine:
         self._client = client
         self.histories = Histories(client.workflow_service, client.namespace)
         self._lane = settings.lanes[settings.lane].task_queue
+        self._lanes = {lane.task_queue: name for name, lane in settings.lanes.items()}
 
     def _handle(self, workspace: Workspace, job_id: JobId) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(workflow_id(workspace, job_id))
+
+    def lane_of(self, task_queue: str) -> str | None:
+        return self._lanes.get(task_queue)
 
     # ---- changes
 

@@ -210,7 +210,7 @@ def _shown(found: Inspected) -> JobInspection:
             closed_at=run.closed_at,
             history_length=run.history_length,
             build=run.build,
-            build_lives=found.ledger.build_lives(run.build) if run.closed_at is None else None,
+            build_lives=found.build_lives(),
         ),
         trace_id=found.engine.trace_id,
         temporal_url=found.temporal_url,
