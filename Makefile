@@ -4,7 +4,7 @@ BIN := .venv/bin
 DATA ?= .jobgate
 ARGS ?=
 
-.PHONY: help venv demo dev test test-alone test-together test-uncached check bench
+.PHONY: help venv demo dev test test-alone test-together test-uncached check bench chaos
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -49,3 +49,6 @@ check: venv  ## format, lint, types, imports
 
 bench: venv  ## measures against the bare SDK; writes bench-result.json
 	$(BIN)/python -m tests.bench $(ARGS)
+
+chaos: venv  ## a mixed load while processes are killed and frozen; writes chaos-report.json (ARGS="--seed 7 --seconds 30")
+	$(BIN)/python -m tests.chaos $(ARGS)

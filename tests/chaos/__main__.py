@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from tests.chaos.mutants import MUTANTS
 from tests.chaos.plan import Plan, draw
 from tests.chaos.reporting import NOT_PROVED, Run, text
 from tests.chaos.running import run_plan
@@ -62,7 +63,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, counted up from the first (default 1)")
     parser.add_argument("--seconds", type=float, default=120.0, help="of load, for each seed (default 120)")
     parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="the file to write")
-    parser.add_argument("--mutant", help="let the workers be this mutant, which has to be found out")
+    parser.add_argument("--mutant", choices=list(MUTANTS), help="run against a mutant, which has to be found out")
     options = parser.parse_args()
     first = random.SystemRandom().randrange(1 << 24) if options.seed is None else options.seed
     began = time.monotonic()

@@ -1,12 +1,13 @@
 """One run: a stack comes up, is loaded and troubled at once, heals, settles, is read in quiet, and is judged."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.chaos.checker import check
 from tests.chaos.collecting import collect, trail
 from tests.chaos.load import Load
+from tests.chaos.mutants import MUTANTS
 from tests.chaos.people import People, revoke_as_planned
 from tests.chaos.plan import APIS, APPS, PEOPLE, WORKERS, Plan, app_name
 from tests.chaos.reporting import Run
@@ -15,10 +16,18 @@ from tests.chaos.speaking import Record, Speaker
 from tests.chaos.stories import publish
 from tests.chaos.trouble import Trouble
 from tests.rig.process import Process
-from tests.rig.stack import Stack
+from tests.rig.stack import Api, Stack, free_port
 
 QUIET_S = 3.0
 READER = "reader"
+
+
+class MutantApi(Api):
+    def __init__(
+        self, name: str, folder: Path, environment: Mapping[str, str], port: int, arguments: Sequence[str]
+    ) -> None:
+        Process.__init__(self, name, arguments, folder, environment={**environment, "JOBGATE_API_PORT": str(port)})
+        self.url = f"http://127.0.0.1:{port}"
 
 
 async def run_plan(plan: Plan, folder: Path, say: Callable[[str], None], *, mutant: str | None = None) -> Run:
@@ -32,9 +41,15 @@ async def run_plan(plan: Plan, folder: Path, say: Callable[[str], None], *, muta
 
 
 async def _start(stack: Stack, mutant: str | None) -> None:
-    await stack.start(apis=APIS, workers=0 if mutant else WORKERS)
-    for number in range(WORKERS if mutant else 0):
-        arguments = ["-m", "tests.chaos.mutant_worker", str(mutant)]
+    role = MUTANTS[mutant].role if mutant else None
+    await stack.start(apis=0 if role == "api" else APIS, workers=0 if role == "worker" else WORKERS)
+    arguments = ["-m", "tests.chaos.mutants", str(mutant)]
+    for number in range(APIS if role == "api" else 0):
+        api = MutantApi(f"api-{number}", stack.folder, stack.environment, free_port(), arguments)
+        stack.apis.append(api)
+        api.start()
+        await stack.until_ready(api)
+    for number in range(WORKERS if role == "worker" else 0):
         worker = Process(f"worker-{number}", arguments, stack.folder, environment=stack.environment)
         stack.workers.append(worker)
         worker.start()
