@@ -100,6 +100,8 @@ class Admission:
             return await self._replay(row, print_, sent)
         if repeated is None:
             raise Refused(ProblemCode.NOT_FOUND, "There is no such job.")
+        if not repeated.accepted and await self._engine.describe(caller.workspace, source) is None:
+            raise unknown()
         return await self._admit(caller, key, again(repeated, asked), print_, sent)
 
     async def _admit(

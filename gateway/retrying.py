@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 from sqlalchemy import Connection
 
+from facade.project import content_erased
 from gateway.actions import action_digest
 from gateway.jobrequest import InitiatorIn, RetryIn, RetryRequest
 from gateway.ledger.effects import HAPPENED, list_effects
@@ -21,15 +22,20 @@ from workflows.contract.ids import KEY, JobId, ToolName
 def look_at_source(
     caller: Caller, key: JobId, source: JobId, conn: Connection
 ) -> tuple[ReceiptRow | None, ReceiptRow | None]:
-    """The row that holds the key, and that of an admitted job which is to be repeated; one look at the ledger."""
+    """The row that holds the key, and that of a job which is to be repeated; one look at the ledger. A job whose receipt
+    was given a moment ago may not be accepted yet; one that the engine refused never was."""
     repeated = find_receipt(conn, caller.workspace, source) if KEY.fullmatch(source) else None
-    if repeated is not None and not repeated.accepted:
+    if repeated is not None and repeated.refused_at and not repeated.accepted:
         repeated = None
     return find_receipt(conn, caller.workspace, key), repeated
 
 
 def again(source: ReceiptRow, asked: RetryIn) -> RetryRequest:
-    """What is asked for: mode, input, labels and initiator of the source; not its session, whose line has gone on."""
+    """Raises Refused(JOB_EXPIRED) where the input was erased.
+
+    What is asked for: mode, input, labels and initiator of the source; not its session, whose line has gone on."""
+    if source.erased_at is not None:
+        raise content_erased(source.receipt)
     return RetryRequest(
         source=source.job_id,
         plugin=source.plugin,

@@ -132,3 +132,60 @@ async def test_the_deadline_ends_the_wait_for_a_person(skipping_jobs: Jobs) -> N
     ended = await job.end()
     assert ended.story == [*ASKED, "request.voided r1", "job.failed deadline_exceeded"]
     assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
+
+
+async def test_a_hint_makes_the_job_look_and_what_the_ledger_knows_by_then_ends_the_question(jobs: Jobs) -> None:
+    """The first look finds nothing: the mutant of the second one."""
+    job = await in_doubt(jobs)
+    [request] = await job.pending(1)
+    await job.hint(request)
+    await job.until("decision.refused not_in_ledger")
+    job.hands.effects.append(ReconcileOutput(outcome="happened"))
+    await job.hint(request)
+    ended = await job.end()
+    assert ended.story == [
+        *ASKED,
+        "decision.refused not_in_ledger",
+        "request.voided r1",
+        "effect.reconciled refunds.create happened",
+        "tool.finished refunds.create #0 ok",
+        *GOES_ON,
+    ]
+    assert sent(job) == 1
+
+
+@pytest.mark.parametrize("last", [StepCode.UNAVAILABLE, StepCode.LOST, StepCode.CONNECT_REFUSED])
+async def test_an_idempotent_write_out_of_attempts_leaves_its_effect_unknown(
+    skipping_jobs: Jobs, last: StepCode
+) -> None:
+    put = call(0, "notes.put", "idempotent_write")
+    lost = [Fault(StepCode.UNAVAILABLE) for _ in range(3)]
+    hands = Hands(model=[turn(1, put)], tools={"notes.put": [*lost, Fault(last)]})
+    ended = await (await skipping_jobs.start(hands)).end()
+    assert ended.story[-2:] == ["effect.unknown notes.put #0", "job.failed tool_failed"]
+    assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
+
+
+async def test_an_idempotent_write_that_never_left_is_in_no_doubt(skipping_jobs: Jobs) -> None:
+    put = call(0, "notes.put", "idempotent_write")
+    refused = [Fault(StepCode.CONNECT_REFUSED) for _ in range(4)]
+    ended = await (await skipping_jobs.start(Hands(model=[turn(1, put)], tools={"notes.put": [*refused]}))).end()
+    assert ended.story[-1] == "job.failed tool_failed"
+    assert "effect.unknown notes.put #0" not in ended.story
+    assert (ended.view.executed, ended.view.recovery) == ("yes", "none")
+
+
+async def test_a_write_that_may_have_left_is_in_doubt_also_where_its_successor_may_not_look(
+    skipping_jobs: Jobs,
+) -> None:
+    """Its worker died, and the authority was revoked before another one could ask the ledger."""
+    replies = [Fault(StepCode.LOST), Fault(StepCode.AUTHORITY_REVOKED)]
+    ended = await (
+        await skipping_jobs.start(Hands(model=[turn(1, REFUND)], tools={"refunds.create": [*replies]}))
+    ).end()
+    assert ended.story[-3:] == [
+        "effect.unknown refunds.create #0",
+        "authority.revoked authority_revoked",
+        "job.failed authority_revoked",
+    ]
+    assert ended.view.executed == "unknown"

@@ -1,0 +1,291 @@
+"""A retry is a new job under a key of its own that names its source; it repeats nothing without a new decision."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.http.decisions import person
+from tests.http.jobs import plugin_of, terminate, waiting_job, waiting_plugin
+from tests.http.submissions import NONE, refused, replayed, row_of, submit_bytes, traces
+from tests.rig.client import Client, Json, fresh_key
+from tests.rig.effect_log import Answer, Behaviour
+from tests.rig.plugins import ALLOW_ALL, CONNECTION, CREDENTIAL, call, final, fresh_name, publish_plugin, tool, turn
+from tests.rig.stack import Stack
+
+
+async def retry(who: Client, job: str, key: str | None = None, **body: Any) -> httpx2.Response:
+    return await who.http.post(f"/v1/jobs/{job}/retry", json=body, headers={"Idempotency-Key": key or fresh_key()})
+
+
+async def retried(who: Client, job: str, key: str | None = None, **body: Any) -> str:
+    answer = await retry(who, job, key, **body)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["retry_of"] == job
+    return answer.json()["job_id"]
+
+
+async def writer(stack: Stack, operator: Client, effect: str = "write", **options: Any) -> tuple[str, str]:
+    """A plugin whose job writes once, unattended, and then ends; and the write's name."""
+    name = fresh_name("once")
+    script = [turn(call(name, {"n": 1})), final({"ok": True})]
+    return await plugin_of(stack, operator, script, tool(name, effect), **options), name
+
+
+async def done(app: Client, plugin: str, **body: Any) -> str:
+    job = await app.accepted(plugin, **body)
+    assert (await app.until_ended(job))["status"] == "succeeded"
+    return job
+
+
+# ---- when it is refused
+
+
+async def test_an_open_job_is_not_retried_and_the_key_stays_free(
+    stack: Stack, operator: Client, app: Client, approver: Client
+) -> None:
+    job, request = await waiting_job(app, await waiting_plugin(stack, operator))
+    key = fresh_key()
+    refused(await retry(app, job, key), 409, "job-not-ended")
+    assert await traces(stack, key) == NONE
+    await approver.decide(job, request, "reject")
+    await app.until_ended(job)
+    assert await retried(app, job, key) == key
+
+
+async def test_a_job_of_a_moment_ago_is_open_and_never_unknown(stack: Stack, operator: Client, app: Client) -> None:
+    """Its acceptance may reach the ledger after its receipt has been answered."""
+    plugin = await waiting_plugin(stack, operator)
+    codes: Counter[tuple[int, str]] = Counter()
+    for _ in range(20):
+        answer = await retry(app, await app.accepted(plugin))
+        codes[answer.status_code, answer.json()["code"]] += 1
+    assert codes == {(409, "job-not-ended"): 20}
+
+
+async def test_a_job_whose_effect_is_not_known_is_not_retried_until_it_is(
+    stack: Stack, operator: Client, app: Client, approver: Client
+) -> None:
+    plugin, name = await writer(stack, operator)
+    stack.effects.set_behaviour(name, Behaviour(answer=Answer.DROP_AFTER_RECORDING, times=1))
+    job = await app.accepted(plugin)
+    [request] = await app.until_request(job)
+    await approver.decide(job, request, "settle", answer="stop")
+    assert (await app.until_ended(job))["failure"]["code"] == "effect_unknown"
+    key = fresh_key()
+    refused(await retry(app, job, key), 409, "effect-unreconciled")
+    assert await traces(stack, key) == NONE
+    assert len(stack.effects.calls(name)) == 1
+
+
+@pytest.mark.parametrize("source", ["t-no-such-job", "-", "a b", "%2e%2e"])
+async def test_what_is_no_job_is_not_retried(stack: Stack, app: Client, source: str) -> None:
+    key = fresh_key()
+    refused(await retry(app, source, key), 404, "not-found")
+    assert await traces(stack, key) == NONE
+
+
+async def test_a_retry_needs_scope_and_grant_as_a_submission_does(stack: Stack, operator: Client, app: Client) -> None:
+    plugin, name = await writer(stack, operator)
+    job = await done(app, plugin)
+    nobody, _, _ = await person(stack, operator, "jobs:read")
+    refused(await retry(nobody, job), 403, "not-permitted")
+    refused(await retry(stack.client("app", scopes=["jobs:read"]), job), 403, "not-permitted")
+    elsewhere = stack.client("app", workspace="elsewhere")
+    refused(await retry(elsewhere, job), 404, "not-found")
+    refused(await retry(Client(app.url, None), job), 401, "unauthenticated")
+    assert len(stack.effects.calls(name)) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [{"release": "other"}, {"timeout_seconds": "60"}, {"mode": "live"}, {"timeout_seconds": 0}, []], ids=str
+)
+async def test_what_is_no_retry_is_told_so(stack: Stack, operator: Client, app: Client, body: Any) -> None:
+    plugin, _ = await writer(stack, operator)
+    job = await done(app, plugin)
+    answer = await app.http.post(f"/v1/jobs/{job}/retry", json=body, headers={"Idempotency-Key": fresh_key()})
+    assert answer.status_code == 422, answer.text
+
+
+# ---- its key
+
+
+async def test_the_same_retry_is_answered_to_the_byte_and_another_one_is_refused(
+    stack: Stack, operator: Client, app: Client, approver: Client
+) -> None:
+    plugin, name = await writer(stack, operator)
+    job, key = await done(app, plugin), fresh_key()
+    first = await retry(app, job, key)
+    assert first.status_code == 202
+    replayed(await retry(app, job, key), first)
+    replayed(await retry(app, job, key, release="same", timeout_seconds=None), first)
+    refused(await retry(app, job, key, release="current"), 422, "idempotency-key-reused")
+    refused(await retry(app, await done(app, plugin), key), 422, "idempotency-key-reused")
+    refused(await submit_bytes(app, f'{{"plugin": "{plugin}", "input": {{}}}}', key), 422, "idempotency-key-reused")
+    refused(await retry(app, job, job), 422, "idempotency-key-reused")
+    [request] = await app.until_request(key)
+    await approver.decide(key, request, "reject")
+    await app.until_ended(key)
+    replayed(await retry(app, job, key), first)
+    assert len(stack.effects.calls(name)) == 2  # the two jobs that were submitted
+
+
+# ---- what it is
+
+
+async def test_a_retry_names_its_source_and_leaves_it_as_it_was(stack: Stack, operator: Client, app: Client) -> None:
+    plugin = await plugin_of(stack, operator, [final({"ok": True})])
+    body: Json = {"labels": {"ticket": "T-17"}, "initiator": {"kind": "user", "id": "cust_9"}}
+    job = await done(app, plugin, input={"invoice": "inv_17"}, session=fresh_name("line"), **body)
+    before = {**await app.status(job), "as_of": ""}
+    log = await app.events(job)
+    again = await retried(app, job, timeout_seconds=120)
+    view = await app.until_ended(again)
+    assert (view["status"], view["retry_of"], view["session"], view["labels"]) == (
+        "succeeded",
+        job,
+        None,
+        {"ticket": "T-17"},
+    )
+    assert {**await app.status(job), "as_of": ""} == before
+    assert await app.events(job) == log
+    listed = {row["job_id"]: row["retry_of"] for row in (await app.get("/v1/jobs", params={"plugin": plugin}))["data"]}
+    assert listed == {job: None, again: job}
+    shown: Json = await operator.get(f"/v1/operator/jobs/{again}")
+    assert (shown["retry_of"], shown["initiator"]) == (job, {"kind": "user", "id": "cust_9"})
+    kept, source = await row_of(stack, again), await row_of(stack, job)
+    assert kept is not None
+    assert source is not None
+    assert kept.job_input == source.job_input
+    assert (kept.deadline_at - kept.reserved_at).total_seconds() == pytest.approx(120, abs=1)
+
+
+@pytest.mark.parametrize("how", ["failed", "canceled", "terminated"])
+async def test_a_job_is_retried_however_it_ended(stack: Stack, operator: Client, app: Client, how: str) -> None:
+    job, _ = await waiting_job(
+        app, await waiting_plugin(stack, operator), timeout_seconds=6 if how == "failed" else None
+    )
+    if how == "canceled":
+        await app.cancel(job)
+    elif how == "terminated":
+        await terminate(stack, job)
+    await app.until_ended(job)
+    again = await retried(app, job)
+    assert (await app.until_status(again, "waiting_for_human"))["retry_of"] == job
+    await app.cancel(again)
+
+
+async def test_a_retry_of_a_dry_run_is_one(stack: Stack, operator: Client, app: Client) -> None:
+    plugin, name = await writer(stack, operator)
+    job = await done(app, plugin, mode="dry_run")
+    view = await app.until_ended(await retried(app, job))
+    assert (view["mode"], view["executed"], view["result"]["planned"][0]["tool"]) == ("dry_run", "no", name)
+    assert stack.effects.calls(name) == []
+
+
+# ---- what it does not repeat
+
+
+async def test_a_write_that_took_effect_is_repeated_only_by_a_new_decision_and_then_once(
+    stack: Stack, operator: Client, app: Client, approver: Client
+) -> None:
+    """The policy lets it run unattended; for a repetition that is not enough."""
+    plugin, name = await writer(stack, operator)
+    job = await done(app, plugin)
+    again = await retried(app, job)
+    [request] = await app.until_request(again)
+    shown = await approver.request(again, request)
+    assert shown["kind"] == "approval"
+    assert shown["title"].startswith(f"Again, after job {job}: ")
+    assert len(stack.effects.calls(name)) == 1
+    await approver.decide(again, request, "approve")
+    assert (await app.until_ended(again))["status"] == "succeeded"
+    first, second = stack.effects.calls(name)
+    assert (first.job, second.job) == (job, again)
+    assert first.idempotency_key != second.idempotency_key
+    third = await retried(app, again)
+    [request] = await app.until_request(third)
+    await approver.decide(third, request, "reject")
+    assert (await app.until_ended(third))["status"] == "succeeded"
+    assert len(stack.effects.calls(name)) == 2
+
+
+async def test_a_write_that_failed_for_certain_runs_again_unattended(
+    stack: Stack, operator: Client, app: Client
+) -> None:
+    plugin, name = await writer(stack, operator)
+    stack.effects.set_behaviour(name, Behaviour(status=422, body={"error": "no"}, times=1))
+    job = await done(app, plugin)
+    assert (await app.until_ended(await retried(app, job)))["status"] == "succeeded"
+    assert [sent.epoch for sent in stack.effects.calls(name)] == [1, 1]
+
+
+@pytest.mark.parametrize("release", ["same", "current"])
+async def test_another_version_knows_what_its_line_has_done(
+    stack: Stack, operator: Client, app: Client, approver: Client, release: str
+) -> None:
+    plugin, name = await writer(stack, operator)
+    job = await done(app, plugin)
+    await publish_plugin(
+        operator,
+        plugin,
+        [turn(call(name, {"n": 1}), call(name, {"n": 2})), final({"version": 2})],
+        tools=[tool(name, "write")],
+        tools_url=stack.effects.url,
+        policy=ALLOW_ALL,
+        version="2.0.0",
+    )
+    again = await retried(app, job, release=release)
+    [request] = await app.until_request(again)
+    await approver.decide(again, request, "reject")
+    view = await app.until_ended(again)
+    assert view["plugin"]["version"] == ("1.0.0" if release == "same" else "2.0.0")
+    new = [sent.args for sent in stack.effects.calls(name, job=again)]
+    assert new == ([] if release == "same" else [{"n": 2}])
+
+
+async def test_a_retry_runs_in_the_deployment_of_now(stack: Stack, operator: Client, app: Client) -> None:
+    plugin = await plugin_of(stack, operator, [turn(call("look")), final({"ok": True})], tool("look"))
+    job = await done(app, plugin)
+    other = {CONNECTION: {"base_url": f"{stack.effects.url}/", "allow_private": True, "credential": CREDENTIAL}}
+    await operator.put(
+        f"/v1/plugins/{plugin}/deployment",
+        {"plugin": plugin, "model": "scripted:script.yaml", "connections": other, "limits": {"max_steps": 9}},
+    )
+    again = await retried(app, job)
+    await app.until_ended(again)
+    first, second = await row_of(stack, job), await row_of(stack, again)
+    assert first is not None
+    assert second is not None
+    assert first.plugin_digest == second.plugin_digest
+    assert first.snapshot != second.snapshot
+
+
+# ---- races
+
+
+async def test_of_two_retries_at_once_one_is_admitted(
+    stack: Stack, operator: Client, app: Client, approver: Client
+) -> None:
+    """Thirty sources. Of two that ran at the same time each would not know what the other does."""
+    plugin, name = await writer(stack, operator)
+    sources = [await done(app, plugin) for _ in range(30)]
+    gate = asyncio.Semaphore(6)
+
+    async def race(source: str) -> None:
+        async with gate:
+            keys = [fresh_key(), fresh_key()]
+            answers = await asyncio.gather(*(retry(app, source, key) for key in keys))
+            codes = sorted(answer.status_code for answer in answers)
+            assert codes == [202, 409], [answer.text for answer in answers]
+            [admitted] = [answer.json()["job_id"] for answer in answers if answer.status_code == 202]
+            [late] = [answer for answer in answers if answer.status_code == 409]
+            refused(late, 409, "job-not-ended")
+            [request] = await app.until_request(admitted)
+            await approver.decide(admitted, request, "reject")
+            await app.until_ended(admitted)
+
+    await asyncio.gather(*map(race, sources))
+    assert len(stack.effects.calls(name)) == len(sources)
