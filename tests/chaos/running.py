@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from tests.chaos.checker import check
 from tests.chaos.collecting import collect, trail
+from tests.chaos.facts import Violation
 from tests.chaos.load import Load
 from tests.chaos.mutants import MUTANTS
 from tests.chaos.people import People, revoke_as_planned
 from tests.chaos.plan import APIS, APPS, PEOPLE, WORKERS, Plan, app_name
 from tests.chaos.reporting import Run
-from tests.chaos.settling import be_quiet, settle
+from tests.chaos.settling import LONGEST_OF_A_MUTANT_S, LONGEST_S, be_quiet, settle
 from tests.chaos.speaking import Record, Speaker
 from tests.chaos.stories import publish
 from tests.chaos.trouble import Trouble
@@ -35,9 +38,17 @@ async def run_plan(plan: Plan, folder: Path, say: Callable[[str], None], *, muta
     stack = Stack(folder)
     try:
         await _start(stack, mutant)
-        return await _run(stack, plan, say)
-    finally:
+        run = await _run(stack, plan, say, LONGEST_OF_A_MUTANT_S if mutant else LONGEST_S)
+    except BaseException:
+        with suppress(AssertionError):
+            await stack.close()
+        raise
+    try:
         await stack.close()
+    except AssertionError as error:
+        left = Violation("answers_are_fit", "the end", "the stack did not close as it should", (str(error)[-2000:],))
+        return replace(run, violations=(*run.violations, left))
+    return run
 
 
 async def _start(stack: Stack, mutant: str | None) -> None:
@@ -63,7 +74,7 @@ async def _start(stack: Stack, mutant: str | None) -> None:
         await operator.post("/v1/grants", {"principal": who, "actions": actions, "plugins": ["*"]}, expect=201)
 
 
-async def _run(stack: Stack, plan: Plan, say: Callable[[str], None]) -> Run:
+async def _run(stack: Stack, plan: Plan, say: Callable[[str], None], settle_s: float) -> Run:
     record = Record()
     for tool, behaviours in plan.tools.items():
         stack.effects.set_behaviour(tool, *behaviours)
@@ -80,7 +91,7 @@ async def _run(stack: Stack, plan: Plan, say: Callable[[str], None]) -> Run:
         say("the load is over; everything is brought up again")
         await trouble.heal()
         deciding.cancel()
-        settled = await settle(plan, load, people, record, reader, stack)
+        settled = await settle(plan, load, people, record, reader, stack, settle_s)
         say(f"settled in {settled:g} s; now only reads")
         await _end_watchers(load)
         quiet = await be_quiet(stack, record, reader, QUIET_S)

@@ -20,7 +20,7 @@ from tests.chaos.speaking import Record, Speaker
 from tests.chaos.stories import FINANCE, PARKED
 from tests.rig.stack import Stack
 
-LONGEST_S = 120.0
+LONGEST_S, LONGEST_OF_A_MUTANT_S = 120.0, 30.0
 STILL_S = 2.5
 """So long nothing may have changed before the quiet phase begins: longer than a sweep."""
 OWN_ROWS = frozenset({"processes", "alembic_version", "sqlite_sequence"})
@@ -30,15 +30,17 @@ MAY_CHANGE = ("decisions", "effects", "packets", "stops", "votes")
 SAMPLE = 25
 
 
-async def settle(plan: Plan, load: Load, people: People, record: Record, reader: Speaker, stack: Stack) -> float:
-    """Returns when all is ended or waits, or after two minutes; seconds it took."""
+async def settle(
+    plan: Plan, load: Load, people: People, record: Record, reader: Speaker, stack: Stack, at_most_s: float
+) -> float:
+    """Returns when all is ended or waits, or `at_most_s` later; seconds it took."""
     began = time.monotonic()
     decider = Speaker(stack, record, PEOPLE[0], groups=(FINANCE,))
     second = Speaker(stack, record, PEOPLE[1], groups=(FINANCE,))
     await _resolve(plan, load, record)
     parked = {job.key for job in plan.jobs if job.story == PARKED}
     left = {key for key in [*record.told, *record.retries.values()] if record.accepted(key)} - parked
-    while left and time.monotonic() - began < LONGEST_S:
+    while left and time.monotonic() - began < at_most_s:
         for who in (decider, second):
             await people.decide_some(who, everything=True)
         for key in sorted(left):

@@ -11,6 +11,8 @@ from tests.chaos import good_facts as on
 from tests.chaos.checker import check, names
 from tests.chaos.facts import DecisionFacts, Facts, OddAnswer, QuietFacts, Told, VerdictFacts, WatchFacts
 from tests.chaos.good_facts import MS, T0, called, event, row, view
+from tests.chaos.mutants import MUTANTS as PRODUCT
+from tests.chaos.plan import draw
 from tests.chaos.reporting import counts
 from workflows.contract.ids import Digest, ToolName
 
@@ -142,8 +144,13 @@ def test_the_invariant_sees_its_mutant_and_no_other_does(rule: str, doctor: Doct
     assert all(one.says for one in found)
 
 
-def test_every_invariant_has_a_mutant() -> None:
-    assert {rule for rule, _, _ in MUTANTS} == set(names())
+def test_every_invariant_has_a_mutant_of_the_facts_and_one_of_the_product() -> None:
+    assert {rule for rule, _, _ in MUTANTS} == {one.rule for one in PRODUCT.values()} == set(names())
+
+
+def test_a_seed_and_a_length_make_one_plan() -> None:
+    assert draw(7, 30) == draw(7, 30)
+    assert draw(7, 30) != draw(8, 30)
 
 
 @pytest.mark.parametrize("told", ["happened", "did_not_happen"])
