@@ -70,6 +70,23 @@ def test_decide_shows_who_has_voted_and_who_is_missing(api: FakeApi, command: Co
     assert "vote recorded, 2 of 3: 1 person must still approve" in out
 
 
+def test_who_is_asked_to_settle_is_told_what_to_find_out_and_what_each_answer_does(
+    api: FakeApi, command: Command
+) -> None:
+    path, key = "/v1/jobs/k-123/requests/r1-4fa0c2", "eff_0123456789abcdef"
+    title = "Did refunds.create take effect? Refund 1200 cents on inv_17"
+    answer(api, "GET", path, {**REQUEST, "kind": "reconciliation", "title": title, "effect_id": key})
+    answer(api, "POST", f"{path}/decision", {**REQUEST, "state": "settled", "decided_by": ["approver"]})
+    code, out, _ = command("decide", "k-123", "r1-4fa0c2")
+    assert code == 0
+    for told in (title, "its answer was lost", "happened   ", "did_not_happen  ", "stop   ", f"key      {key}"):
+        assert told in out
+    assert "settle --answer 'happened|did_not_happen|stop' --digest" in out
+    code, out, _ = command("decide", "k-123", "r1-4fa0c2", "settle", "--answer", "happened")
+    assert (code, api.asked[-1].json["decision"], api.asked[-1].json["answer"]) == (0, "settle", "happened")
+    assert "settled by approver" in out
+
+
 def test_an_unconfirmed_decision_is_said_to_be_one(api: FakeApi, command: Command) -> None:
     path = "/v1/jobs/k-123/requests/r1-4fa0c2"
     answer(api, "GET", path, REQUEST)

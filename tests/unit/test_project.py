@@ -211,6 +211,19 @@ def test_every_failure_has_advice(code: FailureCode) -> None:
     assert found.next_action.message
 
 
+@pytest.mark.parametrize("status", [Status.CANCELED, Status.FAILED])
+@pytest.mark.parametrize(("steps", "code"), [(3, "ask_operator"), (1, None)])
+def test_nobody_is_told_to_run_a_job_again_whose_last_write_is_in_doubt(
+    status: Status, steps: int, code: str | None
+) -> None:
+    """The first step asks the model: nobody has to find out anything about it."""
+    over = view(status, executed="unknown", usage=Usage(steps=steps))
+    failed = over.model_copy(update={"failure": Failure(code=FailureCode.DEADLINE_EXCEEDED, message="No.")})
+    found = answer(Look(execution(failed, "failed" if status is Status.FAILED else "canceled")))
+    assert (found.next_action.code == "ask_operator") is (code is not None)
+    assert ("Find out" in found.next_action.message) is (code is not None)
+
+
 def test_a_held_job_says_that_an_operator_must_open_the_gate() -> None:
     memo = MEMO.model_copy(update={"eligibility": "dry_run_eligible", "blocker": "awaiting_promotion"})
     found = answer(Look(replace(execution(), memo=memo)))

@@ -134,7 +134,13 @@ async def test_cancel_in_a_long_back_off_of_an_idempotent_write_ends_at_once(job
     await job.until("attempt.replaced")
     await job.handle.cancel()
     ended = await job.end()
-    assert ended.story[4:] == ["tool.started notes.put #0", "attempt.replaced attempt 2: rate_limited, 60 s", *CANCELED]
+    assert ended.story[4:] == [
+        "tool.started notes.put #0",
+        "attempt.replaced attempt 2: rate_limited, 60 s",
+        "cancel.requested",
+        "effect.unknown notes.put #0",
+        "job.canceled",
+    ]
     assert (ended.record.events[-1].at - ended.record.events[5].at).total_seconds() < 10
 
 
