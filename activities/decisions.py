@@ -103,10 +103,10 @@ class LedgerActivities:
 
     @activity.defn(name=Activity.ARCHIVE_EVENTS)
     async def archive_events(self, asked: ArchiveInput) -> str:
-        """The blob of a segment: the events as a JSON array."""
+        """The blob of a segment: the events as a JSON array. Events outlive the job's content."""
         attempt = current_attempt()
         await self._ledger.read(lambda conn: _receipt(conn, attempt))
-        return await self._blobs.keep(attempt.workspace, attempt.job_id, to_json(asked.events))
+        return await self._blobs.put(attempt.workspace, to_json(asked.events))
 
     async def _ruling(self, attempt: Attempt, decision: DecisionRow) -> Ruling:
         """A voided request is over without a yes, as an expired one is."""

@@ -22,6 +22,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from activities.boundary import Boundary
 from activities.callbacks import CallbackActivity
 from activities.decisions import LedgerActivities
+from activities.delivery import Delivery
 from activities.model import ModelActivity
 from activities.providers import Providers
 from activities.tool import ToolActivity
@@ -38,6 +39,7 @@ from gateway.calls.python_tool import PythonCalls, installed_tools
 from gateway.calls.reconciling import Reconciling
 from gateway.calls.writes import Writes
 from gateway.changes import Changes
+from gateway.erasing import Eraser, Retention
 from gateway.ledger.engine import Ledger
 from gateway.presence import present, process_of
 from gateway.settings import Settings, load_settings
@@ -95,6 +97,10 @@ async def working(client: Client, settings: Settings, telemetry: Telemetry) -> A
         sweeping = asyncio.create_task(
             Changes(ledger, Engine(client, settings), settings.sweep_s, notes_ends=True).run()
         )
+        eraser = Eraser(ledger, Blobs.open(settings.blobs_url), Engine(client, settings))
+        retaining = asyncio.create_task(
+            Retention(eraser, settings.content_retention_days, settings.content_sweep_s).run()
+        )
         try:
             async with Door() as door:
                 process = process_of(settings, "worker", identity=client.identity, tools=installed_tools())
@@ -106,6 +112,7 @@ async def working(client: Client, settings: Settings, telemetry: Telemetry) -> A
                     yield worker
         finally:
             sweeping.cancel()
+            retaining.cancel()
     finally:
         await ledger.close()
 
@@ -139,6 +146,7 @@ def make_worker(
             reads.read_gate,
             reads.read_authority,
             CallbackActivity(ledger).read_callback,
+            Delivery(ledger, blobs).publish,
             reads.archive_events,
         ],
         interceptors=[Boundary(telemetry.metrics, ledger)],

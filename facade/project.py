@@ -16,9 +16,11 @@ from facade.advice import advise
 from facade.cursors import write_cursor
 from facade.reader import Ending, Execution, LedgerFacts, ReceiptFacts
 from facade.views import (
+    ArtifactAnswer,
     EventAnswer,
     FailureAnswer,
     JobAnswer,
+    NextAction,
     PendingRequest,
     PluginAnswer,
     UsageAnswer,
@@ -44,6 +46,9 @@ class Look:
     result: JsonValue = None
 
 
+_GONE = NextAction(code="none", message="The content of this job was erased.")
+
+
 def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refused:
     """The answer of GET /v1/jobs/{job_id} without events, or why there is none."""
     if ledger.receipt is None:
@@ -61,6 +66,7 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
     overdue = opened and now > memo.deadline
     # The first step asks the model: one that nobody saw is no write.
     in_doubt = look.write_in_doubt or (view.executed == "unknown" and view.usage.steps > 1)
+    erased = ledger.receipt.erased_at is not None
     return JobAnswer(
         job_id=ledger.receipt.job_id,
         status=status,
@@ -70,7 +76,7 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
         executed=executed(look, view),
         recovery="automatic" if stopped else view.recovery,
         overdue=overdue,
-        next_action=advise(view, status, memo.mode, asked, overdue=overdue, in_doubt=in_doubt),
+        next_action=_GONE if erased else advise(view, status, memo.mode, asked, overdue=overdue, in_doubt=in_doubt),
         last_event=EventAnswer.of(view.last_event),
         pending=tuple(PendingRequest.of(request) for request in asked),
         plugin=PluginAnswer.of(memo.plugin),
@@ -81,8 +87,10 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
         cancel_requested_at=ledger.stop_at or view.cancel_requested_at,
         usage=UsageAnswer.of(view.usage),
         failure=None if view.failure is None else FailureAnswer(code=view.failure.code, message=view.failure.message),
-        result=look.result if view.plan is None else {"planned": [tool.model_dump(mode="json") for tool in view.plan]},
+        result=None if erased else _result(look, view),
         result_url=f"/v1/jobs/{ledger.receipt.job_id}/result",
+        artifacts=() if erased else tuple(ArtifactAnswer.of(artifact) for artifact in view.artifacts),
+        delivery=view.delivery,
         retry_of=memo.retry_of,
         session=memo.session,
         labels=memo.labels,
@@ -90,6 +98,16 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
         source="recorded",
         next_cursor=write_cursor(view.last_event.seq),
     )
+
+
+def _result(look: Look, view: JobView) -> JsonValue:
+    return look.result if view.plan is None else {"planned": [tool.model_dump(mode="json") for tool in view.plan]}
+
+
+def content_erased(receipt: bytes) -> Refused:
+    """What asks for a job's content gets, once that is gone."""
+    detail = "The content of this job was erased; its receipt remains."
+    return Refused(ProblemCode.JOB_EXPIRED, detail, receipt=json.loads(receipt))
 
 
 def not_found() -> Refused:

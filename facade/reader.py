@@ -57,6 +57,8 @@ class ReceiptFacts:
     confirmed_at: datetime | None
     refused_at: datetime | None
     deadline: datetime
+    erased_at: datetime | None = None
+    """Since when its content is gone."""
 
 
 class Viewer(Protocol):

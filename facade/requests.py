@@ -82,6 +82,8 @@ async def request_answer(window: Window, viewer: Viewer, job_id: JobId, request_
     found = await find_request(window, viewer, ledger, request_id)
     request, ruling = found.request, found.ruling
     try:
+        if ledger.receipt is None or ledger.receipt.erased_at is not None:
+            raise KeyError(request.args_ref)
         args = json.loads(await window.reader.blob(viewer.workspace, request.args_ref))
     except KeyError:
         args = None

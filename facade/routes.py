@@ -16,7 +16,7 @@ from facade.sessions import Sessions
 from facade.stream import StreamRules, stream_of
 from facade.views import Inbox, JobAnswer, JobList, Readiness, RequestAnswer, Rung
 from facade.watch import Watch
-from facade.window import JobFilter, Window
+from facade.window import JobFilter, Published, Window
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PLUGIN_NAME, SESSION, JobId, PluginName, RequestId
 from workflows.contract.job import Status
@@ -59,6 +59,10 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 LastEventId = Annotated[str | None, Header(description="The id of the last event that was received.")]
 _PREFERENCE_APPLIED = {
     "Preference-Applied": {"description": "The wait that was granted.", "schema": {"type": "string"}}
+}
+_AT_ARTIFACT = {
+    "description": "The result is an artifact.",
+    "headers": {"Location": {"description": "The artifact.", "schema": {"type": "string"}}},
 }
 Prefer = Annotated[str | None, Header(description="`wait=20`: with `after`, wait so many seconds for news.")]
 
@@ -150,11 +154,14 @@ def _may_still_read(request: Request, serving: Serving, viewer: Viewer, job_id: 
     operation_id="getResult",
     tags=["jobs"],
     response_model=JsonValue,
-    responses=refusals(*JOB, ProblemCode.JOB_NOT_ENDED),
+    responses={302: _AT_ARTIFACT, **refusals(*JOB, ProblemCode.JOB_NOT_ENDED)},
 )
 async def get_result(job_id: JobId, window: Open, viewer: By) -> Response:
-    """The result of a job that succeeded."""
-    return Response(to_json(await window.result(viewer, job_id)), media_type="application/json")
+    """The result of a job that succeeded; one over 32 KiB is an artifact."""
+    result = await window.result(viewer, job_id)
+    if isinstance(result, Published):
+        return Response(status_code=302, headers={"Location": result.url})
+    return Response(to_json(result), media_type="application/json")
 
 
 @router.get(

@@ -43,6 +43,7 @@ class JobOfSession:
     mode: Mode
     at: datetime
     confirmed: bool
+    erased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,12 @@ class Sessions:
         if facts.conversation is not None:
             spoken = await self._sessions.spoken(viewer.workspace, facts.conversation)
         jobs = await self._known(viewer.workspace, [job for job in facts.jobs if job.mode == "live"])
-        places = list(enumerate((place for job in jobs for place in _places(job, spoken.get(job.job_id, ()))), 1))
+        places = list(
+            enumerate(
+                (place for job in jobs for place in _places(job, spoken.get(job.job_id, ()) if not job.erased else ())),
+                1,
+            )
+        )
         wanted = [(seq, place) for seq, place in places if place.number > start]
         shown: list[Message] = []
         size = 0

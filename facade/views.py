@@ -16,7 +16,9 @@ from workflows.contract.gates import Blocker, Eligibility
 from workflows.contract.ids import Digest, EffectId, JobId, PluginName, PrincipalId, RequestId, ToolName
 from workflows.contract.job import (
     ApprovalRule,
+    ArtifactRef,
     DecisionVerb,
+    Delivery,
     Executed,
     Mode,
     Money,
@@ -110,6 +112,25 @@ class FailureAnswer(Answer):
     message: str
 
 
+class ArtifactAnswer(Answer):
+    """Published bytes. `url` authorises again and redirects; `name` is text, never a path."""
+
+    artifact_id: str
+    name: str
+    bytes: int
+    media_type: str
+    digest: Digest
+    url: str
+
+    @classmethod
+    def of(cls, artifact: ArtifactRef) -> Self:
+        return cls(**artifact.model_dump(), url=artifact_url(artifact.artifact_id))
+
+
+def artifact_url(artifact_id: str) -> str:
+    return f"/v1/artifacts/{artifact_id}"
+
+
 class JobItem(Answer):
     """A job without its result and events: an entry of GET /v1/jobs."""
 
@@ -133,8 +154,8 @@ class JobItem(Answer):
     usage: UsageAnswer
     failure: FailureAnswer | None
     result_url: str
-    artifacts: tuple[str, ...] = ()
-    delivery: Literal["none"] = "none"
+    artifacts: tuple[ArtifactAnswer, ...] = ()
+    delivery: Delivery = "none"
     retry_of: JobId | None
     session: str | None
     labels: Mapping[str, str]

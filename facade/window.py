@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from facade.cursors import Cursor, cursor_after, write_cursor, write_place
 from facade.log import Page
-from facade.project import Look, ended, no_execution, not_found, project, state_of
+from facade.project import Look, content_erased, ended, no_execution, not_found, project, state_of
 from facade.reader import Health, LedgerFacts, ReadAction, Reader, Viewer
 from facade.sight import Sight
 from facade.views import EventAnswer, JobAnswer, JobItem, JobList
@@ -37,6 +37,13 @@ class JobFilter:
     status: Status | None = None
     session: str | None = None
     plugin: PluginName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A result that is an artifact: where it is."""
+
+    url: str
 
 
 class Window:
@@ -107,8 +114,8 @@ class Window:
 
         return ask
 
-    async def result(self, viewer: Viewer, job_id: JobId) -> JsonValue:
-        """Raises Refused(JOB_NOT_ENDED), or NOT_FOUND where the job ended without one."""
+    async def result(self, viewer: Viewer, job_id: JobId) -> JsonValue | Published:
+        """Raises Refused(JOB_NOT_ENDED), NOT_FOUND where the job ended without one, JOB_EXPIRED where it was erased."""
         ledger, look = await _both(
             self.admitted(viewer, job_id, "jobs:read"), self.sight.recorded(viewer.workspace, job_id)
         )
@@ -117,7 +124,9 @@ class Window:
             raise Refused(ProblemCode.JOB_NOT_ENDED, "The job has not ended; read its status.", retry_after_s=1)
         if answer.status is not Status.SUCCEEDED:
             raise Refused(ProblemCode.NOT_FOUND, "The job ended without a result; its status says why.")
-        return answer.result
+        if ledger.receipt is not None and ledger.receipt.erased_at is not None:
+            raise content_erased(ledger.receipt.receipt)
+        return Published(answer.artifacts[-1].url) if answer.delivery == "delivered" else answer.result
 
     async def jobs(self, viewer: Viewer, wanted: JobFilter, before: int | None, limit: int) -> JobList:
         """Pages over receipts, newest first, so that each job appears once whatever ends or arrives meanwhile.

@@ -28,6 +28,7 @@ from gateway.openapi import describe
 from gateway.problems import install_problems
 from gateway.reading import GatewayReader
 from gateway.routes import (
+    artifacts,
     audit,
     callbacks,
     decisions,
@@ -97,6 +98,7 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
         jobs,
         decisions,
         callbacks,
+        artifacts,
         operators,
         promotions,
         readiness,

@@ -104,6 +104,11 @@ class Blobs:
         except (BaseError, OSError, ValueError) as error:
             raise _unavailable() from error
 
+    async def label(self, workspace: Workspace, ref: BlobRef, headers: Mapping[str, str]) -> None:
+        """Makes what is there one that is meant to be downloaded. Raises `BlobMissing` or `BlobCorrupt`."""
+        if not isinstance(self._store, LocalStore):
+            await self.store(workspace, ref, await self.verify(workspace, ref), headers)
+
     async def mend(self, workspace: Workspace, data: bytes) -> Digest:
         """As `put`; a blob that is there with other bytes than its own is written anew."""
         digest = await self.put(workspace, data)

@@ -102,7 +102,7 @@ class Conversation:
 
     @classmethod
     async def load(cls, blobs: Blobs, workspace: Workspace, ref: BlobRef | None) -> "Conversation":
-        head = Chunk() if ref is None else await _chunk(blobs, workspace, ref)
+        head = Chunk() if ref is None else await read_chunk(blobs, workspace, ref)
         return cls(blobs, workspace, head, ref)
 
     @classmethod
@@ -146,7 +146,7 @@ class Conversation:
         chunks = [self.head]
         while (prev := chunks[-1].prev) is not None:
             try:
-                chunks.append(await _chunk(self._blobs, self._workspace, prev))
+                chunks.append(await read_chunk(self._blobs, self._workspace, prev))
             except BlobMissing:
                 if not chunks[-1].begins:
                     raise
@@ -160,5 +160,5 @@ class Conversation:
         return [*gone, *(entry for chunk in chunks for entry in chunk.entries)]
 
 
-async def _chunk(blobs: Blobs, workspace: Workspace, ref: BlobRef) -> Chunk:
+async def read_chunk(blobs: Blobs, workspace: Workspace, ref: BlobRef) -> Chunk:
     return Chunk.model_validate_json(await blobs.get(workspace, ref))

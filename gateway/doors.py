@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from gateway.admission import Admission
 from gateway.allowlist import CredentialPolicy
 from gateway.apikeys import is_api_key, prove_api_key
+from gateway.artifacts import Artifacts
 from gateway.authority import Denied, decide
 from gateway.blobs import Blobs
 from gateway.callbacks import Callbacks
@@ -32,6 +33,7 @@ from gateway.ledger.presence import NewProcess
 from gateway.presence import present, process_of
 from gateway.scopes import Action, Caller
 from gateway.settings import Settings
+from gateway.signed_paths import SignedPaths
 from gateway.snapshots import Snapshots
 from gateway.strictjson import parse_json
 from gateway.telemetry import Telemetry
@@ -57,6 +59,7 @@ class Doors:
     admission: Admission
     changes: Changes
     callbacks: Callbacks
+    artifacts: Artifacts
     verifier: TokenVerifier
     process: NewProcess
     """This very process, as its presence tells it."""
@@ -92,6 +95,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             admission=admission,
             changes=changes,
             callbacks=Callbacks(ledger, blobs, snapshots, engine, credentials),
+            artifacts=Artifacts(ledger, blobs, SignedPaths.load(settings.data), settings.data),
             verifier=verifier,
             process=process,
         )

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from facade.clock import CLOCK
 from facade.stream import ReaderStalled
+from gateway.artifacts import ARTIFACT_BYTES
 from gateway.problems import REQUEST_ID, clock_ran_out, internal, problem_response
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry, bind, log, remote_parent, traceparent
@@ -25,7 +26,7 @@ from workflows.contract.errors import ProblemCode, Refused
 BODY_LIMIT = 256 * 1024
 BUNDLE_LIMIT = 2 * 1024 * 1024
 """POST /v1/plugins: 1 MiB of files, which JSON may write with escapes; what the files hold is counted there."""
-BUNDLES = "/v1/plugins"
+LIMITS = {"/v1/plugins": BUNDLE_LIMIT, "/v1/artifacts": ARTIFACT_BYTES}
 DISCARD_LIMIT, DISCARD_S = 64 * 1024 * 1024, 2.0
 """How much of a refused body is read away, so that its sender gets to read the refusal."""
 CLOCK_SLACK_S = 0.5
@@ -64,7 +65,7 @@ class Envelope:
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, answer: "_Answer") -> None:
         """The app's answer, or the refusal that comes instead of it; nothing but a cancellation escapes."""
-        limit = BUNDLE_LIMIT if scope["path"] == BUNDLES else BODY_LIMIT
+        limit = LIMITS.get(scope["path"], BODY_LIMIT)
         body = _Body(receive, limit)
         try:
             async with asyncio.timeout(self._clock_s(scope, headers)) as clock:

@@ -17,7 +17,7 @@ from facade.documented import ProblemAnswer, refusals
 Json = dict[str, Any]
 
 DESCRIPTION = "Agent jobs that outlive an HTTP request. Accepted means kept; one key, one job, for ever."
-PUBLIC = frozenset({"/livez", "/readyz", "/v1/callbacks/{token}"})
+PUBLIC = frozenset({"/livez", "/readyz", "/v1/callbacks/{token}", "/v1/artifacts/{artifact_id}/content"})
 _HEADERS: Json = {
     "X-Request-Id": {"description": "Names this request in logs and problems.", "schema": {"type": "string"}},
     "traceparent": {"description": "W3C trace context.", "schema": {"type": "string"}},

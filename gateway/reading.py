@@ -208,6 +208,7 @@ def _facts(conn: Connection, row: ReceiptRow | None, access: Access) -> LedgerFa
         confirmed_at=row.confirmed_at,
         refused_at=row.refused_at,
         deadline=row.deadline_at,
+        erased_at=row.erased_at,
     )
     return LedgerFacts(
         receipt,

@@ -41,7 +41,14 @@ class SessionReads:
                 last_job=row.last_job,
                 conversation=row.conversation,
                 jobs=tuple(
-                    JobOfSession(job.seq, job.job_id, job.mode, job.reserved_at, job.confirmed_at is not None)
+                    JobOfSession(
+                        job.seq,
+                        job.job_id,
+                        job.mode,
+                        job.reserved_at,
+                        confirmed=job.confirmed_at is not None,
+                        erased=job.erased_at is not None,
+                    )
                     for job in session_jobs(conn, viewer.workspace, session)
                 ),
                 allowed=frozenset(

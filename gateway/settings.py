@@ -228,6 +228,11 @@ class Settings(BaseSettings):
     roll_over_after_events: PositiveInt | None = None
     """Continue-as-new at the first turn boundary with so many job events; None: when the engine suggests it."""
 
+    content_retention_days: PositiveInt | None = None
+    """Content of jobs that ended so long ago is erased, and uploads of that age; None: never."""
+    content_sweep_s: PositiveFloat = 60.0
+    """How often a worker looks for such content."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     trace_file: AbsolutePath | None = None
     """Every finished span is appended here as one JSON line, besides any OTLP endpoint."""

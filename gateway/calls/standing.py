@@ -81,6 +81,8 @@ def examine(
         return NO_RECEIPT
     if find_stop(conn, attempt.workspace, attempt.job_id) is not None:
         return STOPPED
+    if row.erased_at is not None:  # an operator's reset brought it back
+        return Denied(StepCode.AUTHORITY_REVOKED, "The job's content was erased; it can not run any more.")
     if now >= row.deadline_at:
         return Denied(StepCode.DEADLINE, "The deadline has passed; nothing was sent.")
     if authority.revoked_at is not None:

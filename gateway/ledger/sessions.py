@@ -47,6 +47,7 @@ class SessionJob:
     mode: Mode
     reserved_at: datetime
     confirmed_at: datetime | None
+    erased_at: datetime | None
 
 
 _COLUMNS = columns_of(SessionRow, sessions)

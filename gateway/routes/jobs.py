@@ -86,6 +86,7 @@ _RETRY_ANSWERS: Responses = {
         P.IDEMPOTENCY_KEY_INVALID,
         P.NOT_PERMITTED,
         P.NOT_FOUND,
+        P.JOB_EXPIRED,
         P.PLUGIN_UNKNOWN,
         P.JOB_NOT_ENDED,
         P.EFFECT_UNRECONCILED,
