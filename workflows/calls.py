@@ -28,7 +28,7 @@ MAY_HAVE_LEFT = frozenset({StepCode.LOST, StepCode.DEADLINE, StepCode.INTERNAL, 
 """Ends of a `write` after which nobody here can say whether it was sent."""
 
 MAYBE_DONE = MAY_HAVE_LEFT | {StepCode.UNAVAILABLE, StepCode.RATE_LIMITED}
-"""Ends of an attempt at any write that may have taken effect: also answers after which another attempt was due."""
+"""The same of an `idempotent_write`, which is tried again after answers that leave it open, too."""
 
 CUT_OFF = frozenset({FailureCode.TOOL_FAILED, FailureCode.MODEL_FAILED, FailureCode.EFFECT_UNKNOWN})
 AT_THE_DEADLINE = timedelta(seconds=0.5)
@@ -191,7 +191,8 @@ class Calls:
 
     def _tell_doubt(self, call: PlannedCall, effect: EffectId | None, failures: Sequence[StepError]) -> None:
         """A write that the job gives up, for whatever reason, may have left by any of its attempts."""
-        if effect is not None and any(failure.step_code in MAYBE_DONE for failure in failures):
+        doubtful = MAY_HAVE_LEFT if call.effect == "write" else MAYBE_DONE
+        if effect is not None and any(failure.step_code in doubtful for failure in failures):
             self._doubtful(call, effect)
 
     def _doubtful(self, call: PlannedCall, effect: EffectId | None) -> None:

@@ -47,6 +47,10 @@ class Ground:
         fresh where a listing that is still remembered would tell of another test."""
         return await self.doorstep.end(await self.start(*script, effect=effect, policy=policy, **fields))
 
+    async def in_doubt(self, *script: Any, **fields: Any) -> EndRecord:
+        """The same of a write that nobody can tell what came of."""
+        return await self.doorstep.give_up(await self.start(*script, effect="write", policy=ALLOW_ALL, **fields))
+
     async def start(self, *script: Any, effect: str, policy: str | None, named: str = "t", **fields: Any) -> JobId:
         kind = {} if "python" in fields else {"mcp": {"connection": "kb", "tool": named}}
         tool = {"name": "t", "description": "A tool.", "effect": effect, "input_schema": {"type": "object"}}
@@ -167,7 +171,7 @@ async def test_a_raised_read_runs_as_a_write(ground: Ground) -> None:
 
 async def test_a_lost_reply_of_a_write_is_unknown_and_not_repeated(ground: Ground) -> None:
     ground.mcp.tell({"t": {}}, {CALL: {"body": "{"}})
-    record = await ground.run(effect="write")
+    record = await ground.in_doubt()
     assert failure(record) is FailureCode.EFFECT_UNKNOWN
     assert len(ground.mcp.came(CALL)) == 1
 
@@ -207,7 +211,7 @@ async def test_what_a_python_tool_raises_stays_in_the_worker(ground: Ground) -> 
     fails = turn(call("t", {"fail": True})), final({"got": "{{ results['t'] }}"})
     record = await ground.run(*fails, python="rig")
     assert await ground.result(record) == {"got": {"error": "The Python tool raised an error."}}
-    assert failure(await ground.run(*fails, python="rig", effect="write")) is FailureCode.EFFECT_UNKNOWN
+    assert failure(await ground.in_doubt(*fails, python="rig")) is FailureCode.EFFECT_UNKNOWN
     logs = "".join(worker.output for worker in ground.stack.workers)
     assert "python tool raised" in logs
     assert CANARY not in logs
@@ -228,4 +232,4 @@ async def test_a_python_write_that_kills_its_worker_is_unknown(ground: Ground) -
     worker.wait(60)
     worker.start()
     await ground.stack.until_polling(worker)
-    assert failure(await ground.doorstep.end(job)) is FailureCode.EFFECT_UNKNOWN
+    assert failure(await ground.doorstep.give_up(job)) is FailureCode.EFFECT_UNKNOWN

@@ -123,7 +123,7 @@ async def test_a_worker_killed_in_a_write_leaves_it_unknown(ground: Stack) -> No
     await ground.effects.wait_for_calls("once", job=job)
     kill_workers(ground)
     await new_worker(ground)
-    end = await app.until_ended(job, NEW_ATTEMPT_S + BUSY_S)
+    end = await app.give_up(job, ground.client("approver"), NEW_ATTEMPT_S + BUSY_S)
     assert (end["failure"]["code"], end["executed"], end["recovery"]) == ("effect_unknown", "unknown", "needs_person")
     assert "effect.unknown" in await app.event_types(job)
     ground.effects.release("once")

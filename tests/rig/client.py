@@ -161,6 +161,13 @@ class Client:
 
         return await wait_until(opened, timeout, every=0.05, what=f"{job} has {count} open requests")
 
+    async def give_up(self, job: str, by: "Client", timeout: float = 30.0) -> Json:
+        """The end of a job whose write is in doubt, once `by` has settled that nobody can tell."""
+        [request] = await self.until_request(job, timeout)
+        settled = await by.decide(job, request, "settle", answer="stop")
+        assert settled.is_success, settled.text
+        return await self.until_ended(job, timeout)
+
     async def until_event(self, job: str, type: str, timeout: float = 30.0, *, count: int = 1) -> Json:
         """The `count`-th event of this type."""
 

@@ -18,6 +18,7 @@ from gateway.blobs import Blobs
 from gateway.bundles import parse_bundle
 from gateway.ledger.authorities import NewAuthority, insert_authority
 from gateway.ledger.catalog import NewPluginVersion, insert_plugin_version
+from gateway.ledger.decisions import VoteRow, cast_vote
 from gateway.ledger.engine import Ledger
 from gateway.ledger.phases import NewPromotion, insert_promotion
 from gateway.ledger.receipts import NewReceipt, accept, reserve
@@ -26,9 +27,11 @@ from gateway.snapshots import Snapshot, Snapshots
 from gateway.strictjson import digest_of
 from gateway.temporal import Engine, connect
 from tests.rig.plugins import CONNECTION, CREDENTIAL, fresh_name
+from tests.rig.waiting import wait_until
 from workflows.contract.gates import EligibilityFacts
 from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace, workflow_id
-from workflows.contract.job import EndRecord, JobStart, PluginRef
+from workflows.contract.job import EndRecord, JobStart, OpenRequest, PluginRef
+from workflows.contract.steps import DecisionHint
 
 DEMO = Workspace("demo")
 APP = PrincipalId("app")
@@ -221,6 +224,30 @@ class Doorstep:
         record = await self.engine.histories.end_record(DEMO, job_id) or execution.recorded
         assert record is not None
         return record
+
+    async def asked(self, job_id: JobId) -> OpenRequest | None:
+        """The job's open request, if it has one."""
+        execution = await self.engine.describe(DEMO, job_id)
+        requests = () if execution is None or execution.recorded is None else execution.recorded.view.requests
+        return next((request for request in requests if request.state == "pending"), None)
+
+    async def give_up(self, job_id: JobId) -> EndRecord:
+        """The end record of a job whose write is in doubt, once somebody has settled that nobody can tell."""
+        request = await wait_until(lambda: self.asked(job_id), 60, what="somebody is asked what came of the write")
+        assert request.kind == "reconciliation"
+        vote = VoteRow(
+            workspace=DEMO,
+            job_id=job_id,
+            request_id=request.request_id,
+            principal=PrincipalId("approver"),
+            decision="settle",
+            action_digest=request.action_digest,
+            reason=None,
+            at=datetime.now(UTC),
+        )
+        await self.ledger.write(lambda conn: cast_vote(conn, vote, quorum=1, answer="stop"))
+        await self.engine.hint_decision(DEMO, job_id, DecisionHint(request_id=request.request_id))
+        return await self.end(job_id)
 
     async def result(self, job_id: JobId) -> Any:
         record = await self.end(job_id)
