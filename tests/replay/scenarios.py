@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
+from tests.replay.doubt import DOUBT
 from tests.replay.ladder import LADDER
 from tests.workflow.hands import Fault, Hands, Held, call, done, final, later, turn
 from tests.workflow.jobs import TOOLS, Job, Jobs
@@ -293,4 +294,5 @@ SCENARIOS: tuple[Scenario, ...] = (
     canceled_in_callback_wait,
     result_too_large,
     *LADDER,
+    *DOUBT,
 )
