@@ -49,11 +49,11 @@ NO_STORE = "private, no-store"
 
 
 def download_headers(row: NewArtifact) -> dict[str, str]:
-    """Saved and never shown by a browser, under a name without any path (RFC 6266)."""
+    """Saved and never shown by a browser, whatever it is said to be; under a name without any path (RFC 6266)."""
     name = re.sub(r"[/\\:]", "_", row.name)
     plain = re.sub(r"[^A-Za-z0-9 ._()-]", "_", name).strip(". ") or "artifact"
     return {
-        "Content-Type": row.media_type,
+        "Content-Type": ANY_BYTES,
         "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
         "Cache-Control": NO_STORE,
     }

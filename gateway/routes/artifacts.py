@@ -22,7 +22,12 @@ router = APIRouter(tags=["artifacts"])
 UPLOAD_S = 600.0
 """Also what a slow line needs for 50 MiB; who sends nothing for ten seconds is not waited for."""
 _BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
-_LOCATION: dict[str, Any] = {"Location": {"description": "Good for 60 seconds.", "schema": {"type": "string"}}}
+_TEXT: dict[str, Any] = {"schema": {"type": "string"}}
+_LOCATION: dict[str, Any] = {"Location": {"description": "Good for 60 seconds.", **_TEXT}, "Cache-Control": _TEXT}
+_SAVED: dict[str, Any] = dict.fromkeys(
+    ("Content-Disposition", "Cache-Control", "X-Content-Type-Options", "Content-Security-Policy", "Referrer-Policy"),
+    _TEXT,
+)
 
 
 class ErasedAnswer(BaseModel):
@@ -37,7 +42,10 @@ class ErasedAnswer(BaseModel):
     operation_id="uploadArtifact",
     status_code=201,
     response_model=ArtifactAnswer,
-    responses=refusals(P.NOT_PERMITTED, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
+    responses={
+        201: {"description": "Kept.", "headers": {"Location": _TEXT}},
+        **refusals(P.NOT_PERMITTED, P.PAYLOAD_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
+    },
     openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _BYTES}}},
 )
 async def upload(
@@ -83,7 +91,11 @@ async def locate(artifact_id: str, doors: At, caller: By) -> Response:
     operation_id="downloadArtifact",
     response_class=Response,
     responses={
-        200: {"description": "The bytes, to be saved.", "content": {"application/octet-stream": _BYTES}},
+        200: {
+            "description": "The bytes, to be saved.",
+            "content": {"application/octet-stream": _BYTES},
+            "headers": _SAVED,
+        },
         **refusals(P.NOT_PERMITTED, P.NOT_FOUND, public=True),
     },
 )
