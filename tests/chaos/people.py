@@ -96,6 +96,8 @@ class People:
 
 def _stands(reply: Reply) -> str | None:
     """What the answer says the verdict is; a vote that is short of its quorum is none."""
+    if reply.status >= 400 and not reply.is_problem:
+        return None
     told: Any = reply.json
     record: Any = told if reply.status in (200, 202) else told.get("record")
     return record["decision"] if record else None

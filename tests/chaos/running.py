@@ -17,7 +17,7 @@ from tests.chaos.reporting import Run
 from tests.chaos.settling import LONGEST_OF_A_MUTANT_S, LONGEST_S, be_quiet, settle
 from tests.chaos.speaking import Record, Speaker
 from tests.chaos.stories import publish
-from tests.chaos.trouble import Trouble
+from tests.chaos.trouble import Trouble, stack_is_up
 from tests.rig.process import Process
 from tests.rig.stack import Api, Stack, free_port
 
@@ -52,19 +52,25 @@ async def run_plan(plan: Plan, folder: Path, say: Callable[[str], None], *, muta
 
 
 async def _start(stack: Stack, mutant: str | None) -> None:
+    """Patiently: a machine that is busy may take a minute to start six processes."""
     role = MUTANTS[mutant].role if mutant else None
-    await stack.start(apis=0 if role == "api" else APIS, workers=0 if role == "worker" else WORKERS)
+    await stack.start(apis=0, workers=0)
     arguments = ["-m", "tests.chaos.mutants", str(mutant)]
-    for number in range(APIS if role == "api" else 0):
-        api = MutantApi(f"api-{number}", stack.folder, stack.environment, free_port(), arguments)
-        stack.apis.append(api)
-        api.start()
-        await stack.until_ready(api)
-    for number in range(WORKERS if role == "worker" else 0):
-        worker = Process(f"worker-{number}", arguments, stack.folder, environment=stack.environment)
-        stack.workers.append(worker)
-        worker.start()
-        await stack.until_polling(worker)
+    for number in range(APIS):
+        if role == "api":
+            api = MutantApi(f"api-{number}", stack.folder, stack.environment, free_port(), arguments)
+            stack.apis.append(api)
+            api.start()
+        else:
+            stack.add_api()
+    for number in range(WORKERS):
+        if role == "worker":
+            worker = Process(f"worker-{number}", arguments, stack.folder, environment=stack.environment)
+            stack.workers.append(worker)
+            worker.start()
+        else:
+            stack.add_worker()
+    await stack_is_up(stack)
     operator = stack.client("operator")
     await publish(operator, stack.effects.url)
     apps = {app_name(number): ["jobs:submit", "jobs:read"] for number in range(APPS)}

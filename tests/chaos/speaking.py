@@ -17,7 +17,7 @@ from tests.chaos.facts import CancelFacts, OddAnswer, RevocationFacts, Told, Ver
 from tests.rig.client import Client, Json
 from tests.rig.stack import Stack
 
-LATER = frozenset({429, 502, 503, 504})
+LATER = frozenset({429, 500, 502, 503, 504})
 PATIENCE_S = 6.0
 """How long a client waits for one answer: longer than the request clock."""
 
@@ -28,6 +28,11 @@ class Reply:
     body: bytes
     asked_ns: int
     answered_ns: int
+    media_type: str = "application/json"
+
+    @property
+    def is_problem(self) -> bool:
+        return self.media_type == "application/problem+json"
 
     @property
     def json(self) -> Json:
@@ -35,8 +40,8 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """Of a problem document; else nothing."""
-        return self.json.get("code", "") if self.status >= 400 else ""
+        """Of a problem document; nothing for an answer that is none, or no error."""
+        return self.json.get("code", "") if self.status >= 400 and self.is_problem else ""
 
 
 @dataclass
@@ -97,10 +102,10 @@ class Speaker:
         except (httpx2.HTTPError, TimeoutError):
             self.record.answers[f"{what}: none"] += 1
             return None
-        reply = Reply(got.status_code, got.content, asked, time.monotonic_ns())
+        reply = Reply(got.status_code, got.content, asked, time.monotonic_ns(), got.headers.get("content-type", ""))
         self.record.answers[f"{what}: {reply.status} {reply.code}".rstrip()] += 1
-        if reply.status == 500:
-            self.record.odd.append(OddAnswer(f"{method} {path}", 500, got.text[:500]))
+        if reply.status == 500 or (reply.status >= 400 and not reply.is_problem):
+            self.record.odd.append(OddAnswer(f"{method} {path}", reply.status, got.text[:500]))
         return reply
 
     async def insist(

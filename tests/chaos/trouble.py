@@ -14,6 +14,7 @@ from tests.rig.stack import Stack
 
 LOOK_EVERY_S = 0.25
 STOP_S = 30.0
+COMES_UP_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Trouble:
                     process.start()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def heal(self, at_most_s: float = 120.0) -> None:
+    async def heal(self, at_most_s: float = COMES_UP_S) -> None:
         """Everything runs, serves and polls again; `watch` has to go on. Raises AssertionError where it does not."""
         for process in self.processes.values():
             if process.running:
@@ -66,10 +67,7 @@ class Trouble:
         ends = time.monotonic() + at_most_s
         while True:
             try:
-                await asyncio.gather(
-                    *(self.stack.until_ready(api) for api in self.stack.apis),
-                    *(self.stack.until_polling(worker) for worker in self.stack.workers),
-                )
+                await stack_is_up(self.stack)
                 return
             except AssertionError:
                 if time.monotonic() > ends:
@@ -113,3 +111,11 @@ class Trouble:
 
     def _note(self, target: str, what: str) -> None:
         self.log.append(Happened(round(asyncio.get_running_loop().time() - self._began, 2), target, what))
+
+
+async def stack_is_up(stack: Stack) -> None:
+    """Every API serves and every worker polls. Raises AssertionError where one ended, or not in time."""
+    await asyncio.gather(
+        *(stack.until_ready(api, COMES_UP_S) for api in stack.apis),
+        *(stack.until_polling(worker, COMES_UP_S) for worker in stack.workers),
+    )
