@@ -1,12 +1,14 @@
 """A worker that stands still at every point of a permit's life, and wakes when its successor has gone on without it.
 
-Its write is refused before it leaves, or had left once; its result counts only where nobody else's can. Each of the two
-workers serves a task queue of the test's own, and the jobs themselves run on another worker.
+Its write is refused before it leaves, or had left once; its result counts only where nobody else's can. Two workers
+share a task queue of the test's own, so each can be the other's successor; the jobs themselves run on a third one.
 """
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -15,7 +17,7 @@ from pydantic_core import to_json
 from gateway.blobs import BlobMissing
 from gateway.ledger.effects import EffectRow, list_effects
 from tests.recovery.grounds import running_stack
-from tests.recovery.stopping_worker import POINTS, STOPPING, Point
+from tests.recovery.stopping_worker import AWAKE, POINTS, STOPPING, Point
 from tests.rig.doorstep import DEMO, Doorstep, Published
 from tests.rig.plugins import ALLOW_ALL, call, final, fresh_name, tool, turn
 from tests.rig.process import Process
@@ -26,6 +28,7 @@ from workflows.contract.job import EndRecord, Status
 
 pytestmark = pytest.mark.slow
 HEARTBEAT_S = 1.5
+QUEUE = "hands-that-stand"
 OUTCOME: dict[Point, tuple[list[int], tuple[str, int]]] = {
     "unconnected": ([1], ("confirmed", 1)),
     "connected": ([1], ("confirmed", 1)),
@@ -47,24 +50,46 @@ FIRST_KNOWS_IT: tuple[Point, ...] = ("permitted", "sent", "answered")
 """Where the ledger is told by the first worker alone what came of a `write`, as soon as it wakes."""
 
 
+@dataclass
+class Ground:
+    stack: Stack
+    doorstep: Doorstep
+    hands: tuple[Process, Process]
+    orders: Path
+
+    async def standing(self, point: Point) -> Process:
+        """The one of the two that has taken the order and stands."""
+
+        def stands() -> Process | None:
+            return next((one for one in self.hands if one.output.count(STOPPING) > one.output.count(AWAKE)), None)
+
+        found = await wait_until(stands, 90, what=f"a worker stands at {point}")
+        found.freeze()
+        return found
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[tuple[Stack, Doorstep]]:
+async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Ground]:
+    """One worker for the jobs, and two for their tools, of which each may stand still."""
     async with running_stack(tmp_path_factory.mktemp("points"), apis=0) as stack:
         doorstep = await Doorstep.open(stack.settings)
-        yield stack, doorstep
-        await doorstep.close()
-
-
-def hands(stack: Stack, name: str, *flags: str) -> Process:
-    """A worker of the task queue `name`."""
-    lanes = json.dumps({"own": {"task_queue": name}})
-    own = {"JOBGATE_LANES": lanes, "JOBGATE_LANE": "own"}
-    return Process(
-        f"{name}-{'-'.join(flags).strip('-') or 'successor'}",
-        ["-m", "tests.recovery.stopping_worker", *flags],
-        stack.folder,
-        environment={**stack.environment, **own},
-    )
+        orders = stack.folder / "orders"
+        lanes = {"JOBGATE_LANES": json.dumps({"own": {"task_queue": QUEUE}}), "JOBGATE_LANE": "own"}
+        command = ["-m", "tests.recovery.stopping_worker", "--orders", str(orders)]
+        hands = tuple(
+            Process(f"hands-{number}", command, stack.folder, environment={**stack.environment, **lanes})
+            for number in range(2)
+        )
+        try:
+            for one in hands:
+                one.start()
+            first, second = hands
+            yield Ground(stack, doorstep, (first, second), orders)
+            assert [await asyncio.to_thread(one.stop) for one in hands] == [0, 0]
+        finally:
+            for one in hands:
+                one.kill()
+            await doorstep.close()
 
 
 async def published(stack: Stack, doorstep: Doorstep, name: str, effect: str) -> Published:
@@ -76,9 +101,9 @@ async def published(stack: Stack, doorstep: Doorstep, name: str, effect: str) ->
     )
 
 
-async def started(doorstep: Doorstep, plugin: Published, queue: str) -> JobId:
+async def started(doorstep: Doorstep, plugin: Published) -> JobId:
     row, start = await doorstep.reserve(plugin, heartbeat_s=HEARTBEAT_S, timeout_s=300)
-    start = start.model_copy(update={"tool_queue": queue})
+    start = start.model_copy(update={"tool_queue": QUEUE})
     assert await doorstep.engine.start(to_json(start), start) == "created"
     return row.job_id
 
@@ -106,20 +131,17 @@ async def ended(doorstep: Doorstep, job: JobId) -> EndRecord:
 @pytest.mark.parametrize("effect", ["write", "idempotent_write"])
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_worker_that_wakes_behind_its_successor_changes_nothing(
-    ground: tuple[Stack, Doorstep], point: Point, effect: str
+    ground: Ground, point: Point, effect: str
 ) -> None:
-    stack, doorstep = ground
+    stack, doorstep = ground.stack, ground.doorstep
     name = fresh_name(f"stands-{point}")
     plugin = await published(stack, doorstep, name, effect)
-    first, second = hands(stack, name, "--at", point), hands(stack, name)
-    first.start()
+    ground.orders.write_text(point)
+    job = await started(doorstep, plugin)
+    first = await ground.standing(point)
     try:
-        job = await started(doorstep, plugin, name)
-        await wait_until(lambda: STOPPING in first.output, 60, what=f"the first worker stands at {point}")
-        first.freeze()
-        second.start()
         if effect == "write" and point in FIRST_KNOWS_IT:
-            await wait_until(lambda: asked_about(doorstep, job), 60, what="a person is asked what came of it")
+            await wait_until(lambda: asked_about(doorstep, job), 90, what="a person is asked what came of it")
             before = await effect_of(doorstep, job)
             assert before is not None
             assert (before.state, before.epoch) == ("unknown", 1)
@@ -127,23 +149,23 @@ async def test_a_worker_that_wakes_behind_its_successor_changes_nothing(
             await ended(doorstep, job)
         else:
             await ended(doorstep, job)
+            was = first.output.count("step ended")
             first.resume()
-            if point != "committed":
-                await wait_until(lambda: "step ended" in first.output, 60, what="the late attempt ends")
-        assert await asyncio.to_thread(first.stop) == 0
-        epochs, outcome = (OUTCOME if effect == "write" else OUTCOME_AGAIN)[point]
-        calls = stack.effects.calls(name)
-        assert [sent.epoch for sent in calls] == epochs
-        row = await effect_of(doorstep, job)
-        assert row is not None
-        assert (row.state, row.epoch) == outcome
-        assert {sent.idempotency_key for sent in calls} <= {row.effect_id}
-        if epochs == [1, 2]:
-            await only_the_second_answer_is_kept(doorstep, row, name)
+            if point == "committed":
+                await wait_until(lambda: first.output.count(STOPPING) == first.output.count(AWAKE), 60)
+            else:
+                await wait_until(lambda: first.output.count("step ended") > was, 60, what="the late attempt ends")
     finally:
-        for worker in (first, second):
-            if worker.running:
-                worker.kill()
+        first.resume()
+    epochs, outcome = (OUTCOME if effect == "write" else OUTCOME_AGAIN)[point]
+    calls = stack.effects.calls(name)
+    assert [sent.epoch for sent in calls] == epochs
+    row = await effect_of(doorstep, job)
+    assert row is not None
+    assert (row.state, row.epoch) == outcome
+    assert {sent.idempotency_key for sent in calls} <= {row.effect_id}
+    if epochs == [1, 2]:
+        await only_the_second_answer_is_kept(doorstep, row, name)
 
 
 async def only_the_second_answer_is_kept(doorstep: Doorstep, row: EffectRow, name: str) -> None:
