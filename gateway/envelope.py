@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from facade.clock import CLOCK
 from facade.stream import ReaderStalled
+from gateway.admission import unknown
 from gateway.artifacts import ARTIFACT_BYTES
 from gateway.problems import REQUEST_ID, clock_ran_out, internal, problem_response
 from gateway.settings import Settings
@@ -33,6 +34,7 @@ CLOCK_SLACK_S = 0.5
 """POST routes have clocks of their own that say what happened; this one only stands behind them."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_SUBMITS = re.compile(r"/v1/jobs(/[^/]+/retry)?")
 _UNMATCHED = "unmatched"
 
 
@@ -64,7 +66,7 @@ class Envelope:
                 self._count(scope, span, answer, asyncio.get_running_loop().time() - began)
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, answer: "_Answer") -> None:
-        """The app's answer, or the refusal that comes instead of it; nothing but a cancellation escapes."""
+        """The app's answer, or the refusal that comes instead of it."""
         limit = LIMITS.get(scope["path"], BODY_LIMIT)
         body = _Body(receive, limit)
         try:
@@ -83,6 +85,10 @@ class Envelope:
             refused = early
         except TimeoutError:
             refused = clock_ran_out()
+        except asyncio.CancelledError:
+            if answer.begun:
+                raise
+            refused = _going_down(scope)
         except Exception as crash:  # noqa: BLE001 - a crash in a route is an answer, too
             log.error("a request crashed", exc_info=crash)
             refused = internal()
@@ -173,6 +179,13 @@ class _Answer:
             if self.clock is not None and not self.clock.expired():
                 self.clock.reschedule(None)
         await self._send(message)
+
+
+def _going_down(scope: Scope) -> Refused:
+    """Only the server cancels a request: it is being stopped, and its grace is over."""
+    if scope["method"] == "POST" and _SUBMITS.fullmatch(scope["path"]):
+        return unknown()
+    return Refused(ProblemCode.HTTP_DEADLINE_EXCEEDED, "This process is being stopped. Ask again.")
 
 
 def _too_large(limit: int) -> Refused:
