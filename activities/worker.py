@@ -49,6 +49,7 @@ from gateway.temporal import Engine, connect
 from gateway.versioning import deployment_of, placed
 from workflows.contract.errors import JobgateError, Refused
 from workflows.job import JobWorkflow
+from workflows.resets import Resets
 
 CONCURRENT_STEPS = 100
 RECONNECT_S = 1.0
@@ -149,7 +150,7 @@ def make_worker(
             Delivery(ledger, blobs).publish,
             reads.archive_events,
         ],
-        interceptors=[Boundary(telemetry.metrics, ledger)],
+        interceptors=[Boundary(telemetry.metrics, ledger), Resets()],
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_activities=CONCURRENT_STEPS,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from facade.cursors import Cursor, cursor_after, invalid_cursor
-from facade.project import Look, ended, state_of
+from facade.cursors import Cursor, cursor_after, cursor_at, invalid_cursor
+from facade.project import Look, ended, era, state_of, unheard
 from facade.reader import Reader
 from workflows.contract.events import Event
 from workflows.contract.ids import Workspace
@@ -30,12 +30,12 @@ class Page:
 
 
 def known_events(look: Look) -> dict[int, Event]:
-    """Every event that these facts hold, by seq; archived segments aside."""
+    """Every event that these facts hold, by seq; archived segments aside, and what was told before the newest reset."""
     execution = look.execution
     assert execution is not None
-    found = [queued_event(execution.memo)]
+    found, newest = [queued_event(execution.memo)], era(state_of(look))
     for record in (execution.recorded, look.record):
-        if record is not None:
+        if record is not None and era(record.view) == newest:
             found += [*record.events, record.view.last_event]
     found += [pending.progress.event for pending in execution.pending if pending.progress is not None]
     found += [look.progress.event] if look.progress is not None else []
@@ -47,7 +47,8 @@ def segments_of(look: Look) -> tuple[SegmentRef, ...]:
     """The archived segments by the account that knows most of them."""
     told = [look.view.segments] if look.view is not None else []
     execution = look.execution
-    told += [r.segments for r in (look.record, execution.recorded if execution else None) if r is not None]
+    records = [r for r in (look.record, execution.recorded if execution else None) if r is not None]
+    told += [r.segments for r in records if era(r.view) == era(state_of(look))]
     return max(told, key=len, default=())
 
 
@@ -70,19 +71,21 @@ async def page_of(reader: Reader, workspace: Workspace, look: Look, cursor: Curs
     A cursor beyond the last event known here is believed otherwise: a live reader may have been ahead of the record.
     """
     view, over = state_of(look), ended(look)
+    place = cursor.place_in(view.resets)
     derived = view.last_event if over and view.last_event.seq is None else None
-    if cursor is None:
-        if not over or derived is None:
+    if place is None:
+        if derived is None and not unheard(look):
             raise invalid_cursor()
-        return Page((), None, complete=True)
-    if over and derived is None and cursor > last_seq(look):
+        return Page((), cursor, complete=True)
+    if over and derived is None and place > last_seq(look):
         raise invalid_cursor()
-    known = await _archived(reader, workspace, segments_of(look), cursor, limit) | known_events(look)
-    events = join(known, cursor, limit)
-    seen = cursor + len(events)
+    known = await _archived(reader, workspace, segments_of(look), place, limit) | known_events(look)
+    events = join(known, place, limit)
+    seen = place + len(events)
     if derived is not None and len(events) < limit and seen >= last_seq(look):
-        return Page((*events, derived), None, complete=True)
-    return Page(tuple(events), cursor_after(events, cursor), complete=seen >= last_seq(look) and derived is None)
+        return Page((*events, derived), cursor_at(None, view.resets), complete=True)
+    after = cursor_after(events, cursor, view.resets)
+    return Page(tuple(events), after, complete=seen >= last_seq(look) and derived is None)
 
 
 async def _archived(

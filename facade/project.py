@@ -8,12 +8,12 @@ worker and one without differ only in events, cursor and source.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
 from facade.advice import advise
-from facade.cursors import write_cursor
+from facade.cursors import cursor_at, write_cursor
 from facade.reader import Ending, Execution, LedgerFacts, ReceiptFacts
 from facade.views import (
     ArtifactAnswer,
@@ -77,7 +77,7 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
         recovery="automatic" if stopped else view.recovery,
         overdue=overdue,
         next_action=_GONE if erased else advise(view, status, memo.mode, asked, overdue=overdue, in_doubt=in_doubt),
-        last_event=EventAnswer.of(view.last_event),
+        last_event=EventAnswer.of(_word_of_reset(look.execution) if unheard(look) else view.last_event),
         pending=tuple(PendingRequest.of(request) for request in asked),
         plugin=PluginAnswer.of(memo.plugin),
         accepted_at=memo.accepted_at,
@@ -96,7 +96,7 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
         labels=memo.labels,
         as_of=now,
         source="recorded",
-        next_cursor=write_cursor(view.last_event.seq),
+        next_cursor=write_cursor(cursor_at(view.last_event.seq, view.resets)),
     )
 
 
@@ -138,10 +138,45 @@ def state_of(look: Look) -> JobView:
     told = [queued_view(execution.memo)]
     told += [record.view for record in (execution.recorded, look.record) if record is not None]
     told += [look.view.view] if look.view is not None else []
+    newest = max(map(era, told))
+    told = [view for view in told if era(view) == newest]
     if execution.ending is not None or told[-1].status in TERMINAL:
         ended = next((view for view in reversed(told) if view.status in TERMINAL), None)
         return ended if ended is not None else _ended_by_engine(execution, _freshest(told, look), look)
-    return _freshest(told, look)
+    view = _freshest(told, look)
+    return _asked_anew(view) if _not_told_yet(execution, view) else view
+
+
+def era(view: JobView) -> datetime:
+    """When the log of this view began: of two accounts of a job, the one of an older log counts no more."""
+    return view.resets[-1].at if view.resets else datetime.min.replace(tzinfo=UTC)
+
+
+def unheard(look: Look) -> bool:
+    """Whether an operator reset the job and no worker has taken note of it yet."""
+    execution = look.execution
+    return execution is not None and execution.ending is None and _not_told_yet(execution, state_of(look))
+
+
+def _not_told_yet(execution: Execution, view: JobView) -> bool:
+    return execution.reset_at is not None and era(view) < execution.reset_at
+
+
+def _word_of_reset(execution: Execution) -> Event:
+    return Event(
+        seq=None,
+        at=execution.reset_at or execution.memo.accepted_at,
+        type=EventType.JOB_RECOVERED,
+        message="An operator reset the job; it goes on from an earlier point.",
+        data={"reason": "reset"},
+    )
+
+
+def _asked_anew(view: JobView) -> JobView:
+    """Requests from before a reset are void, and asked again by the worker that takes note of it."""
+    void = tuple(r.model_copy(update={"state": "voided"}) if r.state == "pending" else r for r in view.requests)
+    status = Status.RUNNING if view.status is Status.WAITING_FOR_HUMAN else view.status
+    return view.model_copy(update={"requests": void, "status": status, "recovery": "automatic"})
 
 
 def ended(look: Look) -> bool:

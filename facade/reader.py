@@ -28,9 +28,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What one `describe` tells of the current run. `run_tag` is opaque and changes with an operator's reset."""
+    """What one `describe` tells of the current run. `reset_at`: where an operator's reset made this very run, when.
+    `first_run`: the run that the execution began with, before roll-overs and resets."""
 
-    run_tag: str
     ending: Ending | None
     closed_at: datetime | None
     memo: MemoStart
@@ -39,6 +39,8 @@ class Execution:
     pending: tuple[Pending, ...] = ()
     history_length: int = 0
     workflow_task_failing: bool = False
+    reset_at: datetime | None = None
+    first_run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from facade.project import Look, no_execution, state_of
+from facade.project import Look, no_execution, state_of, unheard
 from facade.reader import DecisionFacts, LedgerFacts, Viewer
 from facade.views import Inbox, InboxItem, PluginAnswer, PolicyAnswer, RequestAnswer, VoteAnswer
 from facade.window import Window
@@ -109,9 +109,12 @@ async def request_answer(window: Window, viewer: Viewer, job_id: JobId, request_
     )
 
 
-async def find_request(window: Window, viewer: Viewer, ledger: LedgerFacts, request_id: RequestId) -> Found:
+async def find_request(
+    window: Window, viewer: Viewer, ledger: LedgerFacts, request_id: RequestId, *, to_decide: bool = False
+) -> Found:
     """The request as the job recorded it, else as it was shown when its verdict was written. Raises Refused(NOT_FOUND)
-    for one that neither knows, and what the job itself would answer where its record is gone."""
+    for one that neither knows, and what the job itself would answer where its record is gone. `to_decide`: of a job
+    that was reset, such a one may be from before the reset, and is void."""
     assert ledger.receipt is not None
     if not _REQUEST_ID.fullmatch(request_id):
         raise _unknown()
@@ -124,6 +127,11 @@ async def find_request(window: Window, viewer: Viewer, ledger: LedgerFacts, requ
             return Found(look, request, ruling)
     if ruling is not None and ruling.shown is not None:
         return Found(look, ruling.shown, ruling, forgotten=True)
+    if to_decide and (state_of(look).resets or unheard(look)):
+        raise Refused(
+            ProblemCode.REQUEST_VOIDED,
+            "An operator reset the job, and requests from before are void; what is still open has another id.",
+        )
     raise _unknown()
 
 

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from facade.cursors import Cursor
 from facade.log import Page, page_of
-from facade.project import Look, ended, state_of
+from facade.project import Look, ended, era, state_of
 from facade.reader import Execution, Reader
 from workflows.contract.ids import BlobRef, JobId, Workspace
 from workflows.contract.job import TERMINAL, Status
@@ -88,11 +88,18 @@ class Sight:
         execution = execution or await self.reader.execution(workspace, job_id)
         if execution is None:
             return Look(None), None
-        view = await self.ask(workspace, job_id, cursor or 0, limit) if execution.ending is None else None
+        after = cursor.place_in(state_of(Look(execution)).resets) or 0
+        view = await self.ask(workspace, job_id, after, limit) if execution.ending is None else None
+        if view is not None and era(view.view) > era(state_of(Look(execution))):
+            # Reset between the two looks, or not recorded yet: the description may be of the run before.
+            execution = await self.reader.execution(workspace, job_id) or execution
+            if (place := cursor.place_in(view.view.resets) or 0) != after:
+                after = place
+                view = await self.ask(workspace, job_id, after, limit)
         look = await self.complete(workspace, job_id, Look(execution, view=view), events=True)
         page = await page_of(self.reader, workspace, look, cursor, limit)
         if execution.ending is not None and not page.complete and len(page.events) < limit:
-            look = replace(look, view=await self.ask(workspace, job_id, cursor or 0, limit))
+            look = replace(look, view=await self.ask(workspace, job_id, after, limit))
             page = await page_of(self.reader, workspace, look, cursor, limit)
         return look, page
 

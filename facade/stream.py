@@ -12,7 +12,7 @@ import anyio
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError as ReaderStalled
 
-from facade.cursors import Cursor, write_cursor
+from facade.cursors import Cursor, cursor_at, write_cursor
 from facade.views import EventAnswer
 from facade.watch import Watch
 from workflows.contract.events import Event
@@ -69,8 +69,8 @@ async def _frames(
             if not watch.reaches(cursor):
                 await watch.cover(cursor)
             for event in watch.after(cursor):
-                yield _frame(event)
-                cursor = event.seq
+                cursor = cursor_at(event.seq, watch.resets)
+                yield _frame(event, cursor)
             if watch.over(cursor):
                 return
             if now() >= ping_at:
@@ -89,7 +89,7 @@ async def _frames(
         shutdown.cancel()
 
 
-def _frame(event: Event) -> ServerSentEvent:
+def _frame(event: Event, cursor: Cursor) -> ServerSentEvent:
     return ServerSentEvent(
-        EventAnswer.of(event).model_dump_json(), id=write_cursor(event.seq), event=event.type, sep=SEPARATOR
+        EventAnswer.of(event).model_dump_json(), id=write_cursor(cursor), event=event.type, sep=SEPARATOR
     )

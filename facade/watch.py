@@ -13,13 +13,14 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from facade.cursors import Cursor, invalid_cursor
+from facade.cursors import Cursor, cursor_at, invalid_cursor
 from facade.log import last_seq
 from facade.project import Look, ended, state_of
 from facade.sight import Sight
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import Event
 from workflows.contract.ids import JobId, Workspace
+from workflows.contract.job import Reset
 
 NOT_BEFORE_S = (0.0, 0.0, 0.0, 0.5, 0.75, 1.0)
 """After n queries within a second, the next comes so long after the first of them: three at once, five a second."""
@@ -33,16 +34,20 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class Watch:
     """One job's log as far as it is known here. `changed` is a future that the next news fulfils."""
 
-    def __init__(self, sight: Sight, workspace: Workspace, job_id: JobId, start: int, *, long_poll: bool) -> None:
+    def __init__(self, sight: Sight, workspace: Workspace, job_id: JobId, start: Cursor, *, long_poll: bool) -> None:
         self._sight = sight
         self._workspace, self._job_id = workspace, job_id
         self._long_poll = long_poll
         self._wake = asyncio.Event()
         self._asked: deque[float] = deque(maxlen=len(NOT_BEFORE_S) - 1)
         self._reaching_back = asyncio.Lock()
-        self._before = start
+        self._start = Cursor(0) if start.seq is None else start
+        self._before = start.seq or 0
         self._events: list[Event] = []
-        self._wanted = start
+        self.resets: tuple[Reset, ...] = ()
+        """The operator's resets that made the log."""
+        self._described = False
+        """Whether the description at hand may be used again: workers tell of a run that was ended as if it went on."""
         self.look: Look | None = None
         self.trouble: Refused | None = None
         self.done = False
@@ -56,9 +61,10 @@ class Watch:
 
     def after(self, cursor: Cursor, limit: int = PAGE) -> list[Event]:
         """Known events after the cursor; none where the log does not reach back to it (see `cover`)."""
-        if cursor is None or cursor < self._before:
+        place = cursor.place_in(self.resets)
+        if place is None or place < self._before:
             return []
-        start = cursor - self._before
+        start = place - self._before
         return self._events[start : start + limit]
 
     def over(self, cursor: Cursor) -> bool:
@@ -79,17 +85,19 @@ class Watch:
         if look.execution is None or (self.reaches(cursor) and not ended(look)):
             return
         derived = ended(look) and state_of(look).last_event.seq is None
-        if cursor is None:
+        place = cursor.place_in(self.resets)
+        if place is None:
             if not derived:
                 raise invalid_cursor()
             return
-        if ended(look) and not derived and cursor > last_seq(look):
+        if ended(look) and not derived and place > last_seq(look):
             raise invalid_cursor()
         async with self._reaching_back:
             earlier: list[Event] = []
-            while cursor + len(earlier) < self._before:
-                at = cursor + len(earlier)
-                _, page = await self._sight.page(self._workspace, self._job_id, at, PAGE, look.execution)
+            while place + len(earlier) < self._before:
+                at = place + len(earlier)
+                here = cursor_at(at, self.resets)
+                _, page = await self._sight.page(self._workspace, self._job_id, here, PAGE, look.execution)
                 found = [event for event in page.events if event.seq is not None] if page is not None else []
                 if not found:
                     return  # only a worker knows them; `after` gives nothing until one told
@@ -99,13 +107,15 @@ class Watch:
 
     def reaches(self, cursor: Cursor) -> bool:
         """Whether the log begins at or before the cursor."""
-        return cursor is None or cursor >= self._before
+        place = cursor.place_in(self.resets)
+        return place is None or place >= self._before
 
     def tell(self, look: Look) -> None:
         """Somebody else looked: whoever saw more than this watch makes it look again."""
         if look.execution is None or self.look is None or self.done:
             return
         if ended(look) or last_seq(look) > self._last:
+            self._described = False
             self.poke()
 
     def poke(self) -> None:
@@ -131,6 +141,8 @@ class Watch:
         try:
             while not self.done:
                 pause = await self._look_again()
+                if listening is not None and listening.done() and self._goes_on():
+                    listening = asyncio.create_task(self._listen())  # an operator's reset made another run
                 if listening is None or listening.done():
                     pause = min(pause or SLOW_POLL_S, SLOW_POLL_S)
                 if not self.done:
@@ -145,6 +157,9 @@ class Watch:
             if listening is not None:
                 listening.cancel()
                 await asyncio.gather(listening, return_exceptions=True)
+
+    def _goes_on(self) -> bool:
+        return self.look is not None and self.look.execution is not None and not ended(self.look)
 
     async def _look_again(self) -> float | None:
         """Seconds until the next look is due without news, or None."""
@@ -164,6 +179,7 @@ class Watch:
             try:
                 async for _ in self._sight.reader.changes(self._workspace, self._job_id):
                     self.poke()
+                self._described = False
                 self.poke()
                 return
             except Refused:
@@ -174,12 +190,15 @@ class Watch:
         """One look; seconds until the next one is due without news, or None."""
         await self._pace()
         known = self.look.execution if self.look is not None and self.look.view is not None else None
-        look, page = await self._sight.page(self._workspace, self._job_id, self._last, PAGE, known)
+        known, self._described = known if self._described else None, True
+        here = cursor_at(self._last, self.resets) if self.look is not None else self._start
+        look, page = await self._sight.page(self._workspace, self._job_id, here, PAGE, known)
         if known is not None and (look.view is None or ended(look)):
-            look, page = await self._sight.page(self._workspace, self._job_id, self._last, PAGE)
+            look, page = await self._sight.page(self._workspace, self._job_id, here, PAGE)
         if page is None:
             self.look, self.done = look, True
             return None
+        self._go_back(here, state_of(look).resets)
         if self.look is None:
             self._before = min(self._before, last_seq(look))
         self._events += page.events
@@ -192,6 +211,14 @@ class Watch:
         if not page.complete:
             self._wake.set()
         return None
+
+    def _go_back(self, here: Cursor, resets: tuple[Reset, ...]) -> None:
+        """Forgets what an operator's reset took back; the page after `here` goes on from there."""
+        place = here.place_in(resets)
+        if place is not None and place < self._last:
+            self._before = min(self._before, place)
+            del self._events[place - self._before :]
+        self.resets = resets
 
     def _retry(self) -> float:
         return max(self._sight.breaker.pause((self._workspace, self._job_id)), 0.2)
@@ -241,7 +268,7 @@ class Watchers:
         watch = self._watches.get(key)
         if watch is None:
             crowded = len(self._watches) >= self._limit
-            watch = Watch(self.sight, workspace, job_id, cursor or 0, long_poll=not crowded)
+            watch = Watch(self.sight, workspace, job_id, cursor, long_poll=not crowded)
             self._watches[key] = watch
             self._count(1)
         watch.readers += 1

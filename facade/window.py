@@ -222,7 +222,7 @@ def _watched(watch: Watch, ledger: LedgerFacts, cursor: Cursor, limit: int) -> J
         assert ledger.receipt is not None
         raise no_execution(ledger.receipt)
     events = watch.after(cursor, limit)
-    cursor = cursor_after(events, cursor)
+    cursor = cursor_after(events, cursor, state_of(look).resets)
     return _with_events(
         _projected(look, ledger), look, Page(tuple(events), cursor, complete=not watch.after(cursor, 1))
     )

@@ -1,17 +1,17 @@
 """What admission writes and starts, and the receipt's exact bytes. Nothing is judged here."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.jobrequest import JobRequest
 from gateway.ledger.authorities import NewAuthority
-from gateway.ledger.receipts import NewReceipt
+from gateway.ledger.receipts import NewReceipt, ReceiptRow
 from gateway.ledger.sessions import SessionRow
 from gateway.scopes import Caller
 from workflows.contract.events import timestamp
-from workflows.contract.ids import PrincipalId
-from workflows.contract.job import Initiator, JobStart, Status
-from workflows.policy.eligibility import Verdict
+from workflows.contract.ids import JobId, PrincipalId
+from workflows.contract.job import Initiator, JobStart, MemoStart, Status
+from workflows.opening import memo_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +26,41 @@ class Admissible:
     max_open: int | None
 
 
-def row_of(start: JobStart, asked: JobRequest, verdict: Verdict) -> NewReceipt:
+def receipt_bytes(job_id: JobId, memo: MemoStart) -> bytes:
+    """The receipt's exact bytes, from what the engine keeps with the job for ever: they can be written once more."""
     receipt = {
-        "job_id": start.job_id,
+        "job_id": job_id,
         "status": Status.QUEUED,
-        "mode": start.mode,
-        "eligibility": verdict.eligibility,
-        "blocker": verdict.blocker,
+        "mode": memo.mode,
+        "eligibility": memo.eligibility,
+        "blocker": memo.blocker,
         "executed": "no",
-        "accepted_at": timestamp(start.accepted_at),
-        "deadline": timestamp(start.deadline),
-        "fingerprint": start.fingerprint,
-        "plugin": start.plugin.model_dump(),
-        "snapshot": start.snapshot,
-        "session": start.session,
-        "retry_of": start.retry_of,
+        "accepted_at": timestamp(memo.accepted_at),
+        "deadline": timestamp(memo.deadline),
+        "fingerprint": memo.fingerprint,
+        "plugin": memo.plugin.model_dump(),
+        "snapshot": memo.snapshot,
+        "session": memo.session,
+        "retry_of": memo.retry_of,
     }
+    return json.dumps(receipt, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def as_started(row: ReceiptRow, memo: MemoStart) -> NewReceipt:
+    """The receipt of the job that the engine holds for this reservation: of the same content, admitted earlier. It lets
+    nothing run longer than the reservation would."""
+    return replace(
+        row,
+        receipt=receipt_bytes(row.job_id, memo),
+        version=memo.plugin.version,
+        plugin_digest=memo.plugin.digest,
+        snapshot=memo.snapshot,
+        deadline_at=min(memo.deadline, row.deadline_at),
+        reserved_at=memo.accepted_at,
+    )
+
+
+def row_of(start: JobStart, asked: JobRequest) -> NewReceipt:
     return NewReceipt(
         workspace=start.workspace,
         job_id=start.job_id,
@@ -54,7 +73,7 @@ def row_of(start: JobStart, asked: JobRequest, verdict: Verdict) -> NewReceipt:
         mode=start.mode,
         session=start.session,
         retry_of=start.retry_of,
-        receipt=json.dumps(receipt, separators=(",", ":"), ensure_ascii=False).encode(),
+        receipt=receipt_bytes(start.job_id, memo_of(start)),
         job_input=json.dumps(asked.input, separators=(",", ":"), ensure_ascii=False).encode(),
         start_input=start.model_dump_json().encode(),
         labels=asked.labels,

@@ -11,14 +11,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gateway.admissible import Admissible
+from facade.reader import Execution
+from gateway.admissible import Admissible, as_started
 from gateway.changes import accept_job
 from gateway.jobrequest import JobRequest, RetryIn, fingerprint, fingerprint_of_retry, read_job_request
 from gateway.judging import Judge
 from gateway.known import look
 from gateway.ledger.authorities import mark_ended
 from gateway.ledger.engine import Ledger
-from gateway.ledger.receipts import ReceiptRow, Reservation, find_receipt, mark_refused
+from gateway.ledger.receipts import NewReceipt, ReceiptRow, Reservation, adopt, find_receipt, mark_refused
 from gateway.metrics import Metrics
 from gateway.reserving import StillOpen, reserve_job, reserve_job_anew
 from gateway.retrying import again, look_at_source
@@ -166,13 +167,12 @@ class Admission:
             return Admitted(row.job_id, row.receipt, created=False)
         if datetime.now(UTC) - row.reserved_at <= timedelta(seconds=RESERVATION_S):
             return await self._start(row, JobStart.model_validate_json(row.start_input), sent)
-        if await self._engine.describe(row.workspace, row.job_id) is None:
+        if not await self._engine.holds(row.workspace, row.job_id):
             raise Refused(
                 ProblemCode.ADMISSION_EXPIRED,
                 "This key was reserved, but its job never started, and the reservation expired. Use a new key.",
             )
-        self._accept(row)
-        return Admitted(row.job_id, row.receipt, created=False)
+        return await self._found(row)
 
     async def _reserve_refused(self, new: Admissible) -> ReceiptRow:
         """A key whose start the engine refused is reserved anew, once the engine surely holds no such job. Where it
@@ -184,16 +184,14 @@ class Admission:
             )
             if row is not None:
                 return row
-        row = await self._ledger.read(lambda conn: find_receipt(conn, workspace, job_id))
-        assert row is not None, "rows are never deleted"
-        return row
+        return await self._row(new.receipt)
 
     # ---- start and accept
 
     async def _start(self, row: ReceiptRow, start: JobStart, sent: asyncio.Event) -> Admitted:
         sent.set()
         try:
-            outcome = await self._engine.start(row.start_input, start)
+            started = await self._engine.start(row.start_input, start)
         except StartRefused:
             await self._ledger.write_grouped(
                 lambda conn: mark_refused(conn, row.workspace, row.job_id, datetime.now(UTC)), key=_lock(row)
@@ -206,17 +204,34 @@ class Admission:
             ) from None
         except Refused:
             raise unknown() from None
-        if outcome == "exists":
-            await self._is_ours(row)
-        self._accept(row)
-        self._metrics.admissions.add(1, {"outcome": "accepted" if outcome == "created" else "replayed"})
-        return Admitted(row.job_id, row.receipt, created=outcome == "created")
+        if started.outcome == "exists":
+            return await self._found(row)
+        self._accept(row, started.first_run)
+        self._metrics.admissions.add(1, {"outcome": "accepted"})
+        return Admitted(row.job_id, row.receipt, created=True)
 
-    async def _is_ours(self, row: ReceiptRow) -> None:
+    async def _found(self, row: ReceiptRow) -> Admitted:
+        """The engine holds the job already. A ledger that was put back to an older state does not remember it: the
+        reservation then says what the job's own receipt said, to the byte, before it is accepted."""
+        execution = await self._ours(row)
+        if execution.memo.accepted_at != row.reserved_at:
+            first = as_started(row, execution.memo)
+            row = await self._ledger.write(lambda conn: adopt(conn, first)) or await self._row(row)
+            log.warning("admission.receipt_restored", job=row.job_id, workspace=row.workspace)
+        self._accept(row, execution.first_run)
+        self._metrics.admissions.add(1, {"outcome": "replayed"})
+        return Admitted(row.job_id, row.receipt, created=False)
+
+    async def _row(self, of: NewReceipt) -> ReceiptRow:
+        row = await self._ledger.read(lambda conn: find_receipt(conn, of.workspace, of.job_id))
+        assert row is not None, "rows are never deleted"
+        return row
+
+    async def _ours(self, row: ReceiptRow) -> Execution:
         """An execution holds this id: it is this job only if it carries this fingerprint."""
         found = await self._engine.describe(row.workspace, row.job_id)
         if found is not None and found.memo.fingerprint == row.fingerprint:
-            return
+            return found
         if found is None and not await self._engine.holds(row.workspace, row.job_id):
             raise unknown()
         log.error("admission.key_taken_outside", job=row.job_id, workspace=row.workspace)
@@ -225,12 +240,12 @@ class Admission:
             ProblemCode.KEY_TAKEN_OUTSIDE, "A workflow that Jobgate did not start holds this key. Use a new key."
         )
 
-    def _accept(self, row: ReceiptRow) -> None:
+    def _accept(self, row: ReceiptRow, first_run: str | None) -> None:
         """Record that the engine knows the job. May follow the answer: every later reader converges."""
 
         async def record() -> None:
             hints = await self._ledger.write_grouped(
-                lambda conn: accept_job(conn, row, datetime.now(UTC)), key=_lock(row)
+                lambda conn: accept_job(conn, row, datetime.now(UTC), first_run), key=_lock(row)
             )
             if Hint.AUTHORITY in hints:
                 await self._engine.hint_authority(row.workspace, row.job_id)

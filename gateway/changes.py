@@ -82,10 +82,10 @@ def withdraw_credential(conn: Connection, workspace: Workspace, key_id: str, *, 
     return _withdraw(conn, rows, by=by, at=at, reason=KEY_GONE)
 
 
-def accept_job(conn: Connection, row: ReceiptRow, at: datetime) -> frozenset[Hint]:
+def accept_job(conn: Connection, row: ReceiptRow, at: datetime, first_run: str | None = None) -> frozenset[Hint]:
     """Records that the engine knows the job, and looks at what changed since its admission looked. The hints to give
     it: what it was admitted on was taken away at that very moment, or the gate that it is held at was opened."""
-    accept(conn, row.workspace, row.job_id, at)
+    accept(conn, row.workspace, row.job_id, at, first_run)
     authority = outdated_authority(conn, row.workspace, row.job_id)
     if authority is None:
         return frozenset()

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
+from facade.cursors import Cursor, cursor_at
 from facade.log import last_seq
-from facade.project import state_of
+from facade.project import Look, state_of
 from facade.reader import DecisionFacts, LedgerFacts
 from facade.requests import Found, find_request, state_of_request
 from facade.watch import Watch
@@ -94,7 +95,7 @@ async def decide_request(
     try:
         async with asyncio.timeout_at(until):
             ledger = await _admitted(window, caller, JobId(job_id))
-            found = await find_request(window, caller, ledger, RequestId(request_id))
+            found = await find_request(window, caller, ledger, RequestId(request_id), to_decide=True)
             asked = _Asked(caller, ledger, found, body)
             _may_decide(asked)
             if not _stands(found.ruling):
@@ -259,12 +260,16 @@ async def _recorded(window: Window, asked: _Asked, until: float, at_most_s: floa
     with contextlib.suppress(TimeoutError, Refused):
         async with (
             asyncio.timeout_at(limit),
-            window.watchers.following(asked.caller.workspace, asked.job_id, last_seq(asked.found.look)) as watch,
+            window.watchers.following(asked.caller.workspace, asked.job_id, _here(asked.found.look)) as watch,
         ):
             while not _closed(watch, asked.request.request_id):
                 await asyncio.wait({watch.changed})
             return True
     return False
+
+
+def _here(look: Look) -> Cursor:
+    return cursor_at(last_seq(look), state_of(look).resets)
 
 
 def _closed(watch: Watch, request_id: RequestId) -> bool:

@@ -109,7 +109,7 @@ class Judge:
             heartbeat_s=self._settings.heartbeat_timeout_s,
         )
         return Admissible(
-            receipt=row_of(start, asked, weighed.verdict),
+            receipt=row_of(start, asked),
             start=start,
             authority=NewAuthority(
                 workspace=start.workspace,

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from facade.cursors import Cursor
+from facade.cursors import START
 from facade.project import Look, ended, project, state_of
 from facade.views import JobAnswer
 from facade.window import Window
@@ -183,7 +183,7 @@ def _unused(row: PacketRow, now: datetime) -> PacketState:
 async def _tools(window: Window, row: PacketRow) -> tuple[str, ...]:
     """The tools that the job called, each once, by name; from its own log."""
     called: set[str] = set()
-    cursor: Cursor = 0
+    cursor = START
     while True:
         _, page = await window.sight.page(row.workspace, row.job_id, cursor, PAGE)
         if page is None:

@@ -56,12 +56,11 @@ _BEGUN = frozenset(
 
 def execution_of(found: DescribeWorkflowExecutionResponse) -> Execution | None:
     """None for a workflow that Jobgate did not start."""
-    info = found.workflow_execution_info
+    info, extended = found.workflow_execution_info, found.workflow_extended_info
     memo = memo_of(info.memo, MEMO_START, MemoStart)
     if memo is None or info.type.name != WORKFLOW_TYPE:
         return None
     return Execution(
-        run_tag=info.execution.run_id,
         ending=ENDINGS.get(info.status),
         closed_at=info.close_time.ToDatetime(tzinfo=UTC) if info.HasField("close_time") else None,
         memo=memo,
@@ -70,6 +69,8 @@ def execution_of(found: DescribeWorkflowExecutionResponse) -> Execution | None:
         history_length=info.history_length,
         workflow_task_failing=found.HasField("pending_workflow_task")
         and found.pending_workflow_task.attempt > TASK_ATTEMPTS,
+        first_run=info.first_run_id or None,
+        reset_at=extended.last_reset_time.ToDatetime(tzinfo=UTC) if extended.HasField("last_reset_time") else None,
     )
 
 

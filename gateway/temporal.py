@@ -5,7 +5,7 @@ workers; a query needs one and says None without. Workflows that Jobgate did not
 """
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -61,6 +61,15 @@ class StartRefused(JobgateError):
         super().__init__("start_refused", "The workflow engine refused to start the job.")
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """`exists`: some execution has or had this id; compare fingerprints before believing it. `first_run`: of one that
+    was created."""
+
+    outcome: Literal["created", "exists"]
+    first_run: str | None = None
+
+
 async def connect(settings: Settings, interceptors: list[Interceptor] | None = None, *, lazy: bool = True) -> Client:
     """A client by `temporal.toml` / `TEMPORAL_*` where they speak, else by the settings. Connects on first use.
 
@@ -95,14 +104,14 @@ class Engine:
 
     # ---- changes
 
-    async def start(self, start_input: bytes, start: JobStart) -> Literal["created", "exists"]:
-        """Start the job once. `exists`: some execution has or had this id; compare fingerprints before believing it.
+    async def start(self, start_input: bytes, start: JobStart) -> Started:
+        """Start the job once.
 
         Raises StartRefused (it surely does not exist) or Refused(ENGINE_UNAVAILABLE) (it may).
         """
         payload = Payload(metadata={"encoding": b"json/plain"}, data=start_input)
         try:
-            await self._client.start_workflow(
+            started = await self._client.start_workflow(
                 WORKFLOW_TYPE,
                 RawValue(payload),
                 id=workflow_id(start.workspace, start.job_id),
@@ -121,14 +130,14 @@ class Engine:
                 static_summary=f"{start.job_id} · {start.plugin.name} {start.plugin.version}"[:200],
             )
         except WorkflowAlreadyStartedError:
-            return "exists"
+            return Started("exists")
         except RPCError as error:
             if error.status.name in DEFINITE:
                 raise StartRefused from None
             raise unavailable() from None
         except RuntimeError:  # the client connects on first use, and this is how it says that it could not
             raise unavailable() from None
-        return "created"
+        return Started("created", started.first_execution_run_id)
 
     async def cancel(self, workspace: Workspace, job_id: JobId) -> None:
         """Request the workflow's cancellation; nothing for an execution that is closed or unknown."""
@@ -201,6 +210,13 @@ class Engine:
             found = await self._handle(workspace, job_id).describe()
             return standing_of(found.raw_description, run_id, activity_id, attempt)
         return "closed"
+
+    async def first_run(self, workspace: Workspace, job_id: JobId, run_id: str) -> str | None:
+        """The run that this one goes back to, over roll-overs and resets; None where the engine does not know it."""
+        async with trouble(ignore=RPCStatusCode.NOT_FOUND):
+            found = await self._client.get_workflow_handle(workflow_id(workspace, job_id), run_id=run_id).describe()
+            return found.raw_description.workflow_execution_info.first_run_id or None
+        return None
 
     async def holds(self, workspace: Workspace, job_id: JobId) -> bool:
         """Whether the engine knows any execution of this id, ours or not."""

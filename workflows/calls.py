@@ -118,6 +118,7 @@ class Calls:
                 ruling = await self._people.ruling(request)
             except StepError as error:
                 raise self.failure(error, FailureCode.INTERNAL) from None
+            request = self._people.current(request)
             if ruling.verdict == "answer":
                 return CallResult(call=call.call, tool=call.tool, outcome="answered", result_ref=ruling.answer_ref)
             if ruling.verdict != "approve":

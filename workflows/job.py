@@ -41,6 +41,11 @@ class JobWorkflow:
         if self._job is not None:
             self._job.hint(name, args)
 
+    def recovered(self, tag: str) -> None:
+        """An operator reset the job to here (`workflows.resets`); `tag` is another one after every reset."""
+        if self._job is not None:
+            self._job.recovered(tag)
+
     def _known(self) -> Loop:
         """The job, or the failure that ends a workflow which Jobgate did not start."""
         if self._job is None:

@@ -6,6 +6,7 @@ changes, when the set of open requests changes, and when no running step could c
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from temporalio import workflow
@@ -21,6 +22,7 @@ from workflows.contract.job import (
     OpenRequest,
     Progress,
     Recovery,
+    Reset,
     SegmentRef,
     Status,
 )
@@ -72,9 +74,13 @@ class Journal:
         self._about = about
         self._told_status: Status | None = None
         self._told_pending = 0
+        self._task: datetime | None = None
+        self._seq_before_task = seq
 
     def emit(self, type: EventType, message: str, data: Mapping[str, Any] | None = None, **view: Any) -> Event:
         """Append an event; `view` are fields of the view that change with it. Raises IllegalTransition, unchanged."""
+        if self._task != workflow.now():
+            self._task, self._seq_before_task = workflow.now(), self.seq
         data = data or {}
         if unknown := data.keys() - EVENT_DATA[type]:
             raise ValueError(f"{type} has no data {sorted(unknown)}")
@@ -90,6 +96,23 @@ class Journal:
         self.seq += 1
         self.events.append(event)
         return event
+
+    def recovered(self, tag: str) -> None:
+        """An operator reset the job. The word of it comes before whatever else was told in this very workflow task: all
+        of that may differ from what was told under these numbers before."""
+        first = (self._seq_before_task if self._task == workflow.now() else self.seq) + 1
+        reset = Reset(first=first, tag=tag, at=workflow.now())
+        kept = len(self.events) - (self.seq + 1 - first)
+        word = self.emit(
+            EventType.JOB_RECOVERED,
+            "An operator reset the job to here; what is recorded after this is new.",
+            {"reason": "reset"},
+            resets=(*self.view.resets, reset),
+        )
+        later = (word.model_copy(update={"seq": first - 1}), *self.events[kept:-1])
+        moved = [event.model_copy(update={"seq": (event.seq or 0) + 1}) for event in later]
+        self.events[kept:] = moved
+        self.view = self.view.model_copy(update={"last_event": moved[-1]})
 
     def amend(self, **view: Any) -> None:
         """Change counts that no event of their own announces (usage, executed)."""

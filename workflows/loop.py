@@ -121,6 +121,19 @@ class Loop:
         if not self._ending:
             self._people.receive(name, args)
 
+    def recovered(self, tag: str) -> None:
+        """An operator reset the job to here. What ran since is not seen, so it is not denied; nobody's word from before
+        counts; and whether the job may go on is asked of the ledger."""
+        if not workflow.patched("recovered"):
+            return
+        self._journal.recovered(tag)
+        view = self._journal.view
+        if self._start.mode == "live" and view.executed == "no" and view.eligibility is Eligibility.LIVE_APPROVED:
+            self._journal.amend(executed="unknown")
+        if not self._ending:
+            self._people.ask_anew(tag)
+            self._people.inbox.add(Hint.AUTHORITY)
+
     # ---- the loop
 
     async def _work(self) -> ModelOutput | None:

@@ -13,9 +13,10 @@ from temporalio.common import RawValue
 from workflows.contract.events import EventType as E
 from workflows.contract.events import timestamp
 from workflows.contract.ids import Digest, EffectId, RequestId, request_id
-from workflows.contract.job import ApprovalRule, JobStart, OpenRequest, RequestState
+from workflows.contract.job import ApprovalRule, JobStart, OpenRequest
 from workflows.contract.steps import CallbackHint, DecisionHint, DecisionInput, Hint, PlannedCall, Ruling
 from workflows.journal import Journal
+from workflows.policy.asking import CLOSED, SETTLED_AS, WANTED, renumbered, warning_time
 from workflows.steps import Steps
 
 TITLE_CHARS = 200
@@ -24,21 +25,6 @@ MAX_ASKS = 3
 MAX_DECISION_REFUSED = 50
 MAX_INBOX = 1_000
 """Hints kept; who sends more of them by hand has them forgotten."""
-WARN_SHARE, WARN_AT_MOST_S = 0.2, 300.0
-"""The warning comes when a fifth of the window is left, and at most five minutes before the expiry."""
-
-CLOSED: Mapping[str, RequestState] = {
-    "approve": "approved",
-    "reject": "rejected",
-    "answer": "answered",
-    "settle": "settled",
-    "expired": "expired",
-}
-SETTLED_AS: Mapping[str | None, str] = {
-    "happened": "it happened",
-    "did_not_happen": "it did not happen",
-    "stop": "nobody can tell",
-}
 
 
 class People:
@@ -62,6 +48,7 @@ class People:
         self.refused = refused
         self.asked = dict(asked)
         self.inbox = set(inbox)
+        self._anew: dict[RequestId, OpenRequest] = {}
 
     def receive(self, name: str, args: Sequence[RawValue]) -> None:
         """Every signal arrives here on raw values: a wrong name, type or arity is an event, never a stuck task."""
@@ -83,6 +70,23 @@ class People:
             self._refuse("A decision signal names no open request.", "no_open_request")
             return
         self.inbox.add(hint.request_id)
+
+    def ask_anew(self, tag: str) -> None:
+        """After an operator's reset no request from before it counts: what is still open is asked under another id. Ids
+        that the other course of events may have used are passed over."""
+        self.opened = renumbered(self.opened, tag)
+        for old in [request for request in self._journal.view.requests if request.state == "pending"]:
+            self.opened += 1
+            anew = request_id(self.opened, old.action_digest)
+            self._anew[old.request_id] = old.model_copy(update={"request_id": anew, "opened_at": workflow.now()})
+            self._void(old)
+            self._tell_opened(self._anew[old.request_id], WANTED[old.kind])
+
+    def current(self, request: OpenRequest) -> OpenRequest:
+        """The request that stands for this one now."""
+        while (anew := self._anew.get(request.request_id)) is not None:
+            request = anew
+        return request
 
     def _tell_opened(self, request: OpenRequest, wanted: str) -> None:
         self._journal.emit(
@@ -142,7 +146,7 @@ class People:
             opened_at=now,
             expires_at=expires_at,
         )
-        self._tell_opened(request, "approval" if call.kind == "approval" else "an answer")
+        self._tell_opened(request, WANTED[call.kind])
         return request
 
     def open_reconciliation(self, call: PlannedCall, effect: EffectId) -> OpenRequest:
@@ -161,7 +165,7 @@ class People:
             opened_at=workflow.now(),
             expires_at=self._start.deadline,
         )
-        self._tell_opened(request, "somebody to find out")
+        self._tell_opened(request, WANTED["reconciliation"])
         return request
 
     async def ruling(self, request: OpenRequest, known: Callable[[], Awaitable[bool]] | None = None) -> Ruling:
@@ -172,8 +176,13 @@ class People:
         votes = 0
         warn_at: datetime | None = warning_time(request) if request.expires_at < self._start.deadline else None
         while True:
+            if (current := self.current(request)) is not request:
+                request, votes = current, 0
             expired = False
-            if not await self._hinted(request, warn_at):
+            hinted = await self._hinted(request, warn_at)
+            if request.request_id in self._anew:
+                continue
+            if not hinted:
                 if workflow.now() < request.expires_at:
                     warn_at = None
                     self._warn(request)
@@ -191,6 +200,8 @@ class People:
                     shown=request if expired else None,
                 )
             )
+            if request.request_id in self._anew:
+                continue
             if ruling.verdict == "expired" or (ruling.verdict and ruling.action_digest == request.action_digest):
                 self._close(request, ruling)
                 return ruling
@@ -237,7 +248,8 @@ class People:
         timeout = None if until is None else max((until - workflow.now()).total_seconds(), 0.001)
         try:
             await workflow.wait_condition(
-                lambda: wanted in self.inbox or (shielded and self._steps.over()), timeout=timeout
+                lambda: wanted in self.inbox or wanted in self._anew or (shielded and self._steps.over()),
+                timeout=timeout,
             )
         except TimeoutError:
             return False
@@ -276,8 +288,3 @@ class People:
 def callback_key(step: int, call: int) -> str:
     """In the inbox; a request's id begins with `r`."""
     return f"callback-{step}-{call}"
-
-
-def warning_time(request: OpenRequest) -> datetime:
-    window = (request.expires_at - request.opened_at).total_seconds()
-    return request.expires_at - timedelta(seconds=min(window * WARN_SHARE, WARN_AT_MOST_S))

@@ -37,6 +37,8 @@ PERMIT_LIVES_S = 0.25
 SETTLING_S = 60.0
 """How long an answer waits for a ledger that does not take its bill: another attempt would ask, and cost, again."""
 BETWEEN_TRIES_S = 0.2
+REMEMBERED = 10_000
+"""So many runs are known to be of their jobs without asking the engine again."""
 
 
 class Permits:
@@ -47,6 +49,7 @@ class Permits:
         self._engine = engine
         self._metrics = metrics
         self._ttl = timedelta(seconds=authority_ttl_s)
+        self._descendants: set[tuple[str, str]] = set()
 
     async def admit(self, attempt: Attempt) -> ReceiptRow:
         """The job's receipt. Raises StepError where the job may not call anything now."""
@@ -61,10 +64,23 @@ class Permits:
             standing = await self._ledger.read(lambda conn: examine(conn, attempt, datetime.now(UTC)))
         if isinstance(standing, Denied):
             raise await self.refuse(attempt, standing)
+        await self._of_this_job(attempt, standing.receipt)
         authority = standing.authority
         if authority.ended_at is not None or authority.expires_at - datetime.now(UTC) < self._ttl / 2:
             await self._renew(attempt)
         return standing
+
+    async def _of_this_job(self, attempt: Attempt, row: ReceiptRow) -> None:
+        """Whether this run goes back to the one that was admitted. A job that neither rolled over nor was reset is not
+        asked about; another one once in each process. Raises StepError for an execution that was started by hand."""
+        if row.first_run in (None, attempt.run_id) or (row.first_run, attempt.run_id) in self._descendants:
+            return
+        first = await self._engine.first_run(attempt.workspace, attempt.job_id, attempt.run_id)
+        if first not in (None, row.first_run):
+            raise await self.refuse(attempt, NO_RECEIPT)
+        if len(self._descendants) >= REMEMBERED:
+            self._descendants.clear()
+        self._descendants.add((row.first_run or "", attempt.run_id))
 
     async def settle(
         self, attempt: Attempt, receipt: ReceiptRow, spent: Spent, conversation: BlobRef | None = None
@@ -188,7 +204,9 @@ class Permits:
         execution = await self._engine.describe(attempt.workspace, attempt.job_id)
         if execution is None or execution.memo.fingerprint != row.fingerprint:
             raise await self.refuse(attempt, NO_RECEIPT)
-        await self._ledger.write_grouped(lambda conn: accept_job(conn, row, datetime.now(UTC)), key=attempt.key)
+        await self._ledger.write_grouped(
+            lambda conn: accept_job(conn, row, datetime.now(UTC), execution.first_run), key=attempt.key
+        )
 
     async def _renew(self, attempt: Attempt) -> None:
         """Its grants were found valid a moment ago; a job that calls is open, whatever was known of it."""

@@ -46,6 +46,8 @@ class ReceiptRow(NewReceipt):
     refused_at: datetime | None
     erased_at: datetime | None = None
     """Since when the job's content is gone: `job_input` is empty then."""
+    first_run: str | None = None
+    """The engine's run that the job began with; None where that was not recorded (rows of earlier releases)."""
 
     @property
     def accepted(self) -> bool:
@@ -90,8 +92,21 @@ _RESERVE_ANEW = (
 _ACCEPT = (
     update(receipts)
     .where(*_THIS, _NOT_ACCEPTED)
-    .values(confirmed_at=bindparam("at"), refused_at=None)
+    .values(confirmed_at=bindparam("at"), refused_at=None, first_run=bindparam("by_run"))
     .returning(receipts.c.seq)
+)
+_ADOPT = (
+    update(receipts)
+    .where(*_THIS, _NOT_ACCEPTED, receipts.c.fingerprint == bindparam("of_fingerprint"))
+    .values(
+        receipt=bindparam("to_receipt"),
+        version=bindparam("to_version"),
+        plugin_digest=bindparam("to_digest"),
+        snapshot=bindparam("to_snapshot"),
+        deadline_at=bindparam("to_deadline"),
+        reserved_at=bindparam("to_reserved"),
+    )
+    .returning(*_COLUMNS)
 )
 _REFUSE = (
     update(receipts)
@@ -126,9 +141,28 @@ def reserve_anew(conn: Connection, new: NewReceipt) -> ReceiptRow | None:
     return None if row is None else ReceiptRow(*row)
 
 
-def accept(conn: Connection, workspace: Workspace, job_id: JobId, at: datetime) -> bool:
+def accept(conn: Connection, workspace: Workspace, job_id: JobId, at: datetime, first_run: str | None = None) -> bool:
     """The engine knows the job. True when this call recorded it, False when it was known (or there is no such row)."""
-    return conn.execute(_ACCEPT, {"of_workspace": workspace, "of_job": job_id, "at": at}).first() is not None
+    of = {"of_workspace": workspace, "of_job": job_id, "at": at, "by_run": first_run}
+    return conn.execute(_ACCEPT, of).first() is not None
+
+
+def adopt(conn: Connection, of: NewReceipt) -> ReceiptRow | None:
+    """A reservation that is younger than the job which the engine holds for it says what that job's receipt said. None
+    where the row was accepted meanwhile."""
+    values = {
+        "of_workspace": of.workspace,
+        "of_job": of.job_id,
+        "of_fingerprint": of.fingerprint,
+        "to_receipt": of.receipt,
+        "to_version": of.version,
+        "to_digest": of.plugin_digest,
+        "to_snapshot": of.snapshot,
+        "to_deadline": of.deadline_at,
+        "to_reserved": of.reserved_at,
+    }
+    row = conn.execute(_ADOPT, values).first()
+    return None if row is None else ReceiptRow(*row)
 
 
 def mark_refused(conn: Connection, workspace: Workspace, job_id: JobId, at: datetime) -> bool:

@@ -81,6 +81,8 @@ receipts = Table(
     instant("refused_at", null=True),
     instant("erased_at", null=True),
     instant("emptied_at", null=True),
+    # The engine's run that the job began with; what was started by hand under its id begins with another.
+    words("first_run", null=True),
     UniqueConstraint("workspace", "job_id"),
     Index(None, "workspace", "seq"),
     Index(

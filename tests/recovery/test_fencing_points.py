@@ -104,7 +104,7 @@ async def published(stack: Stack, doorstep: Doorstep, name: str, effect: str) ->
 async def started(doorstep: Doorstep, plugin: Published) -> JobId:
     row, start = await doorstep.reserve(plugin, heartbeat_s=HEARTBEAT_S, timeout_s=300)
     start = start.model_copy(update={"tool_queue": QUEUE})
-    assert await doorstep.engine.start(to_json(start), start) == "created"
+    assert (await doorstep.engine.start(to_json(start), start)).outcome == "created"
     return row.job_id
 
 

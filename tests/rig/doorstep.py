@@ -211,7 +211,7 @@ class Doorstep:
 
     async def start(self, plugin: Published, job_input: Any = None, **options: Any) -> JobId:
         row, start = await self.reserve(plugin, job_input, **options)
-        assert await self.engine.start(row.start_input, start) == "created"
+        assert (await self.engine.start(row.start_input, start)).outcome == "created"
         return row.job_id
 
     async def end(self, job_id: JobId) -> EndRecord:

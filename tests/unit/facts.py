@@ -88,7 +88,7 @@ def progress(seq: int, type: EventType = EventType.STEP_STARTED, steps: int = 0)
 def execution(recorded: JobView | EndRecord | None = None, ending: Ending | None = None, **more: Any) -> Execution:
     record = EndRecord(view=recorded) if isinstance(recorded, JobView) else recorded
     closed_at = NOW if ending is not None else None
-    return Execution(run_tag="run-7f", ending=ending, closed_at=closed_at, memo=MEMO, recorded=record, **more)
+    return Execution(ending=ending, closed_at=closed_at, memo=MEMO, recorded=record, **more)
 
 
 def step(seq: int | None, *, started: bool = True, activity: str = "model", steps: int = 0) -> Pending:

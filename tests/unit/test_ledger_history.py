@@ -30,7 +30,11 @@ HISTORY = {
 }
 MAY_CHANGE = {
     # `*` is a refused key reserved anew, which test_only_a_refused_key_is_written_anew bounds.
-    "receipts": {"confirmed_at", "refused_at", "job_input", "erased_at", "emptied_at", ANY},
+    # A reservation that takes over what the engine's job says is bounded there as well.
+    "receipts": {
+        *("confirmed_at", "refused_at", "first_run", "job_input", "erased_at", "emptied_at", ANY),
+        *("receipt", "version", "plugin_digest", "snapshot", "deadline_at", "reserved_at"),
+    },
     "decisions": {"answer", "reason", "shown"},  # erased on request, in `gateway.ledger.erasures` alone
     "votes": {"reason"},
     "artifacts": {"erased_at"},
@@ -146,6 +150,9 @@ def test_only_a_refused_key_is_written_anew() -> None:
     condition = str(vars(receipts)[anew].whereclause)
     assert "receipts.confirmed_at IS NULL" in condition
     assert "receipts.refused_at IS NOT NULL" in condition
+    adopted = str(vars(receipts)["_ADOPT"].whereclause)
+    assert "receipts.confirmed_at IS NULL" in adopted
+    assert "receipts.fingerprint = " in adopted
 
 
 @pytest.mark.parametrize(
@@ -158,7 +165,10 @@ def test_only_a_refused_key_is_written_anew() -> None:
         ("from sqlalchemy import update\nupdate(audit).values(actor='eve')", [("audit", "actor")]),
         ("from sqlalchemy import update\nupdate(usage)", [("usage", ANY)]),
         ("decisions.update().values(decision='r')", [("decisions", "decision")]),
-        ("from sqlalchemy import update\nupdate(receipts).where(x).values(receipt=b'')", [("receipts", "receipt")]),
+        (
+            "from sqlalchemy import update\nupdate(receipts).where(x).values(principal='eve')",
+            [("receipts", "principal")],
+        ),
         (
             "from sqlalchemy import update\nupdate(receipts).values(start_input=b'').returning(y)",
             [("receipts", "start_input")],

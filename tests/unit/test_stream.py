@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from pydantic import TypeAdapter
 
-from facade.cursors import Cursor
+from facade.cursors import START, Cursor
 from facade.reader import Access
 from facade.sight import ALL_PAUSE_S, Breaker, Sight
 from facade.stream import StreamRules, stream_of
@@ -52,7 +52,7 @@ async def opened() -> AsyncGenerator[Open]:
         await window.watchers.close()
 
 
-async def stream(window: Window, cursor: Cursor = 0, **rules: Any) -> list[dict[str, str]]:
+async def stream(window: Window, cursor: Cursor = START, **rules: Any) -> list[dict[str, str]]:
     """The frames of one stream until the server ends it: id, event, data, or a comment."""
     sent: list[bytes] = []
 
@@ -86,8 +86,8 @@ async def test_sixty_streams_and_a_hundred_polls_cost_what_one_stream_costs(open
         window = opened(reader)
         reading = [asyncio.create_task(stream(window)) for _ in range(streams)]
         await wait_until(lambda: (w := window.watchers.present(DEMO, JOB)) and w.settled)
-        waits = [asyncio.create_task(window.job_once_later(APP, JOB, 5, 100, 60)) for _ in range(polls // 2)]
-        answers = await asyncio.gather(*(window.job_after(APP, JOB, 0, 100) for _ in range(polls // 2)))
+        waits = [asyncio.create_task(window.job_once_later(APP, JOB, Cursor(5), 100, 60)) for _ in range(polls // 2)]
+        answers = await asyncio.gather(*(window.job_after(APP, JOB, START, 100) for _ in range(polls // 2)))
         assert all(len(answer.events) == 5 for answer in answers)
         await reader.emit(2)
         answers = await asyncio.gather(*waits)
@@ -103,8 +103,8 @@ async def test_sixty_streams_and_a_hundred_polls_cost_what_one_stream_costs(open
 
 async def test_the_last_reader_to_leave_ends_the_watch(opened: Open) -> None:
     window = opened(FakeReader())
-    async with window.watched(APP, JOB, 0):
-        async with window.watched(APP, JOB, 3):
+    async with window.watched(APP, JOB, START):
+        async with window.watched(APP, JOB, Cursor(3)):
             assert window.watchers.present(DEMO, JOB)
         assert window.watchers.present(DEMO, JOB)
     assert window.watchers.present(DEMO, JOB) is None
@@ -113,21 +113,24 @@ async def test_the_last_reader_to_leave_ends_the_watch(opened: Open) -> None:
 async def test_a_crowd_of_jobs_is_looked_at_without_long_polls(opened: Open) -> None:
     reader = FakeReader()
     watchers = Watchers(Sight(reader), limit=1)
-    async with watchers.following(DEMO, JobId("k-1"), 0), watchers.following(DEMO, JobId("k-2"), 5) as second:
+    async with (
+        watchers.following(DEMO, JobId("k-1"), START),
+        watchers.following(DEMO, JobId("k-2"), Cursor(5)) as second,
+    ):
         await reader.emit()
-        await wait_until(lambda: second.after(5), 5)
+        await wait_until(lambda: second.after(Cursor(5)), 5)
 
 
 async def test_five_queries_a_second_at_most(opened: Open) -> None:
     reader = FakeReader()
     window = opened(reader)
-    async with window.watched(APP, JOB, 5) as watch:
+    async with window.watched(APP, JOB, Cursor(5)) as watch:
         while len(reader.queried_at) < 12:
             await reader.emit()
             await asyncio.sleep(0.02)
         starts = zip(reader.queried_at, reader.queried_at[5:], strict=False)
         assert all(sixth - first > 0.99 for first, sixth in starts)
-        await wait_until(lambda: len(watch.after(5)) == reader.seq - 5, 5)
+        await wait_until(lambda: len(watch.after(Cursor(5))) == reader.seq - 5, 5)
 
 
 # ---- cursors and gaps
@@ -137,15 +140,15 @@ async def test_five_queries_a_second_at_most(opened: Open) -> None:
 async def test_resuming_after_any_event_is_exact(opened: Open, cursor: int) -> None:
     reader = FakeReader(8, status=Status.SUCCEEDED)
     reader.ending = "completed"
-    frames = await stream(opened(reader), cursor)
+    frames = await stream(opened(reader), Cursor(cursor))
     assert ids(frames) == [str(seq) for seq in range(cursor + 1, 9)]
 
 
 async def test_a_reader_from_the_start_joins_one_from_the_end(opened: Open) -> None:
     reader = FakeReader(700)
     window = opened(reader)
-    async with window.watched(APP, JOB, 700), window.watched(APP, JOB, 0) as watch:
-        assert [one.seq for one in watch.after(0, 1000)] == list(range(1, 701))
+    async with window.watched(APP, JOB, Cursor(700)), window.watched(APP, JOB, START) as watch:
+        assert [one.seq for one in watch.after(START, 1000)] == list(range(1, 701))
 
 
 async def test_archived_events_are_read_from_their_segment(opened: Open) -> None:
@@ -153,14 +156,14 @@ async def test_archived_events_are_read_from_their_segment(opened: Open) -> None
     ref = BlobRef(DIGEST)
     reader.segments = (SegmentRef(first=1, last=500, ref=ref),)
     reader.blobs[ref] = TypeAdapter(tuple[Event, ...]).dump_json(tuple(event(seq) for seq in range(1, 501)))
-    answer = await opened(reader).job_after(APP, JOB, 490, 30)
+    answer = await opened(reader).job_after(APP, JOB, Cursor(490), 30)
     assert ([one.seq for one in answer.events], answer.has_more) == (list(range(491, 521)), True)
 
 
 async def test_a_cursor_past_the_end_of_an_ended_job_is_invalid(opened: Open) -> None:
     reader = FakeReader(8, status=Status.SUCCEEDED)
     reader.ending = "completed"
-    for reading in (stream(opened(reader), 9), opened(reader).job_after(APP, JOB, 9, 10)):
+    for reading in (stream(opened(reader), Cursor(9)), opened(reader).job_after(APP, JOB, Cursor(9), 10)):
         with pytest.raises(Refused) as refused:
             await reading
         assert refused.value.code == ProblemCode.CURSOR_INVALID
@@ -173,15 +176,15 @@ async def test_the_derived_end_is_the_last_frame_and_has_a_cursor_of_its_own(ope
     assert ids(frames) == ["1", "2", "3", "end"]
     last = json.loads(frames[-1]["data"])
     assert (frames[-1]["event"], last["seq"], last["data"]) == ("job.failed", None, {"code": "ended_by_operator"})
-    assert ids(await stream(opened(reader), None)) == []
-    assert (await opened(reader).job_after(APP, JOB, None, 10)).has_more is False
+    assert ids(await stream(opened(reader), Cursor(None))) == []
+    assert (await opened(reader).job_after(APP, JOB, Cursor(None), 10)).has_more is False
 
 
 # ---- without a worker
 
 
 async def test_without_a_worker_events_are_recorded_ones_and_more_may_come(opened: Open) -> None:
-    answer = await opened(FakeReader(worker=False)).job_after(APP, JOB, 0, 100)
+    answer = await opened(FakeReader(worker=False)).job_after(APP, JOB, START, 100)
     assert (answer.source, len(answer.events), answer.has_more) == ("recorded", 5, True)
 
 
@@ -189,8 +192,8 @@ async def test_without_a_worker_a_page_never_has_a_gap(opened: Open) -> None:
     reader = FakeReader(50, worker=False)
     reader.tail_from = 40
     window = opened(reader)
-    assert [one.seq for one in (await window.job_after(APP, JOB, 0, 100)).events] == [1]
-    assert [one.seq for one in (await window.job_after(APP, JOB, 39, 100)).events] == list(range(40, 51))
+    assert [one.seq for one in (await window.job_after(APP, JOB, START, 100)).events] == [1]
+    assert [one.seq for one in (await window.job_after(APP, JOB, Cursor(39), 100)).events] == list(range(40, 51))
 
 
 async def test_a_stream_fills_the_gap_when_a_worker_is_back(opened: Open) -> None:
@@ -200,7 +203,7 @@ async def test_a_stream_fills_the_gap_when_a_worker_is_back(opened: Open) -> Non
     reading = asyncio.create_task(stream(window))
     await wait_until(lambda: reader.calls["query"])
     reader.worker = True
-    await wait_until(lambda: (w := window.watchers.present(DEMO, JOB)) and len(w.after(0)) == 50, 5)
+    await wait_until(lambda: (w := window.watchers.present(DEMO, JOB)) and len(w.after(START)) == 50, 5)
     await reader.emit(1, status=Status.SUCCEEDED, ending="completed")
     assert ids(await reading) == [str(seq) for seq in range(1, 52)]
 

@@ -25,6 +25,7 @@ from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, DecisionHint, Hi
 from workflows.job import JobWorkflow
 from workflows.opening import memo_of, queued_view
 from workflows.policy.deadline import EXECUTION_GRACE
+from workflows.resets import Resets
 
 STATUS = SearchAttributeKey.for_keyword("JobgateStatus")
 PENDING = SearchAttributeKey.for_int("JobgatePending")
@@ -197,6 +198,7 @@ class Jobs:
             identity="stub worker",
             workflows=[workflow],
             activities=self.stubs.activities(),
+            interceptors=[Resets()],
             workflow_runner=runner or UnsandboxedWorkflowRunner(),
             max_cached_workflows=self._cached,
             max_heartbeat_throttle_interval=timedelta(milliseconds=20),

@@ -150,6 +150,14 @@ Delivery = Literal["none", "pending", "delivered"]
 """Of a result that is an artifact: `delivered` once it has been published and read back."""
 
 
+class Reset(Carried):
+    """An operator's reset: from the event `first` on the log is not the one that was told before; `tag` names it."""
+
+    first: int
+    tag: str
+    at: Timestamp
+
+
 class JobView(Carried):
     """A job as its workflow knows it: the `view` query's answer, the memo, and the end record, in one shape."""
 
@@ -169,6 +177,7 @@ class JobView(Carried):
     plan: tuple["PlannedTool", ...] | None = None
     artifacts: tuple[ArtifactRef, ...] = ()
     delivery: Delivery = "none"
+    resets: tuple[Reset, ...] = ()
 
 
 class SegmentRef(Carried):

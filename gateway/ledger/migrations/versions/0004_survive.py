@@ -8,6 +8,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
+    op.add_column("receipts", sa.Column("first_run", sa.Text(), nullable=True))
     op.create_index(
         "ix_receipts_workspace_retry_of",
         "receipts",
