@@ -184,35 +184,3 @@ async def test_an_idempotent_write_out_of_attempts_says_that_its_effect_is_not_k
     assert await effects_of(operator, job) == [("unknown", 4)]
     refused = await app.http.post(f"/v1/jobs/{job}/retry", json={}, headers={"Idempotency-Key": fresh_name("again")})
     assert (refused.status_code, refused.json()["code"]) == (409, "effect-unreconciled")
-
-
-async def test_a_fault_before_the_permit_asks_nobody_because_nothing_was_sent(
-    ground: Stack, app: Client, operator: Client
-) -> None:
-    """The bytes that were approved are gone when the call is made: it fails inside Jobgate, and nothing has left."""
-    plugin, name = await writer_that_asks(ground)
-    job = await app.accepted(plugin)
-    [request] = await app.until_request(job)
-    before = await ground.client("approver").request(job, request)
-    for kept in (ground.data / "blobs").rglob("*"):
-        if kept.is_file() and kept.read_bytes() == b'{"n":1234567}':
-            kept.unlink()
-    kill_workers(ground)  # which remember what they have read
-    await new_worker(ground)
-    approved = await ground.client("approver").decide(job, request, "approve", digest=before["action_digest"])
-    assert approved.status_code == 200
-    assert (await app.until_ended(job))["status"] == "succeeded"
-    assert [kind for kind in await told(app, job) if kind.startswith("effect.")] == [
-        "effect.unknown",
-        "effect.reconciled",
-    ]
-    assert (await app.until_event(job, "effect.reconciled"))["data"]["outcome"] == "did_not_happen"
-    assert ground.effects.calls(name) == []
-    assert await effects_of(operator, job) == [("failed", 0)]
-
-
-async def writer_that_asks(ground: Stack) -> tuple[str, str]:
-    name = fresh_name("pay")
-    policy = 'permit (principal, action == Action::"call", resource);\n'
-    script = [turn(call(name, {"n": 1234567})), final({"ok": True})]
-    return await published(ground, script, tool(name, "write"), policy=policy), name

@@ -23,7 +23,8 @@ from tests.rig.plugins import ALLOW_ALL, call, final, fresh_name, tool, turn
 from tests.rig.process import Process
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
-from workflows.contract.ids import BlobRef, JobId, sha256_of
+from workflows.contract.events import EventType
+from workflows.contract.ids import BlobRef, JobId, sha256_of, workflow_id
 from workflows.contract.job import EndRecord, Status
 
 pytestmark = pytest.mark.slow
@@ -166,6 +167,40 @@ async def test_a_worker_that_wakes_behind_its_successor_changes_nothing(
     assert {sent.idempotency_key for sent in calls} <= {row.effect_id}
     if epochs == [1, 2]:
         await only_the_second_answer_is_kept(doorstep, row, name)
+
+
+async def test_a_write_that_was_failed_by_hand_before_its_permit_is_closed_and_the_late_attempt_sends_nothing(
+    ground: Ground,
+) -> None:
+    """An operator fails the attempt in the Temporal UI while it stands, and the engine had said yes to it before that.
+    Nothing was sent, so nobody is asked; after the job was told so, nothing may be."""
+    stack, doorstep = ground.stack, ground.doorstep
+    name = fresh_name("failed-by-hand")
+    plugin = await published(stack, doorstep, name, "write")
+    ground.orders.write_text("asked")
+    job = await started(doorstep, plugin)
+    first = await ground.standing("asked")
+    try:
+        id_ = workflow_id(DEMO, job)
+        described = await doorstep.client.get_workflow_handle(id_).describe()
+        [pending] = described.raw_description.pending_activities
+        by_hand = doorstep.client.get_async_activity_handle(
+            workflow_id=id_, run_id=described.run_id, activity_id=pending.activity_id
+        )
+        await by_hand.fail(RuntimeError("by hand"))
+        record = await ended(doorstep, job)
+        was = first.output.count("step ended")
+        first.resume()
+        await wait_until(lambda: first.output.count("step ended") > was, 60, what="the late attempt ends")
+    finally:
+        first.resume()
+    [told] = [event for event in record.events if event.type is EventType.EFFECT_RECONCILED]
+    assert told.data["outcome"] == "did_not_happen"
+    assert record.view.requests == ()
+    assert stack.effects.calls(name) == []
+    row = await effect_of(doorstep, job)
+    assert row is not None
+    assert (row.state, row.epoch) == ("failed", 0)
 
 
 async def only_the_second_answer_is_kept(doorstep: Doorstep, row: EffectRow, name: str) -> None:
