@@ -8,6 +8,7 @@ import pytest
 
 from tests.http.decisions import person
 from tests.http.submissions import refused
+from tests.http.trail import audit_of
 from tests.recovery.grounds import published
 from tests.rig.client import Client, Json
 from tests.rig.effect_log import Answer, Behaviour
@@ -40,9 +41,8 @@ async def effect_state(operator: Client, job: str) -> str:
 
 async def settled_lines(operator: Client, job: str, request: str) -> list[tuple[str, str]]:
     """Who settled it as what, by the audit trail."""
-    page: Json = await operator.get("/v1/audit", params={"limit": 500})
-    lines = [line for line in page["data"] if line["subject"] == f"{job}/{request}"]
-    return [(line["actor"], line["data"]["answer"]) for line in lines if line["action"] == "request.decided"]
+    lines = [line for line in await audit_of(operator) if line["subject"] == f"{job}/{request}"]
+    return [(line["actor"], line["detail"]["answer"]) for line in lines if line["action"] == "request.decided"]
 
 
 @pytest.mark.parametrize(
