@@ -18,7 +18,7 @@ from tests.rig.process import Process
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
 
-BUSY_S = 60.0
+BUSY_S, STARTS_S = 60.0, 180.0
 PINNED = {"JOBGATE_VERSIONED": "true", "JOBGATE_PRESENCE_S": "0.2", "JOBGATE_SWEEP_S": "0.5"}
 SET_CURRENT = {"JOBGATE_SET_CURRENT": "true"}
 
@@ -37,7 +37,7 @@ async def own(fresh_stack: FreshStack) -> AsyncGenerator[Stack]:
 
 async def started(stack: Stack, of: Build, settings: Mapping[str, str] | None = None) -> Process:
     worker = stack.add_worker({**of.environment, **(settings or {})})
-    await stack.until_polling(worker)
+    await stack.until_polling(worker, STARTS_S)
     return worker
 
 
