@@ -39,7 +39,7 @@ def one_seed(seed: int, options: argparse.Namespace) -> Run | None:
     sys.stdout.flush()
     folder = Path(mkdtemp(prefix=f"jobgate-chaos-{seed}-"))
     try:
-        run = asyncio.run(run_plan(plan, folder, say, mutant=options.mutant))
+        run = asyncio.run(run_plan(plan, folder, say, mutants=options.mutant))
     except (AssertionError, ExceptionGroup):
         sys.stdout.write(f"{traceback.format_exc()}\nseed {seed} came to no verdict; its files are in {folder}\n")
         return None
@@ -63,7 +63,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, counted up from the first (default 1)")
     parser.add_argument("--seconds", type=float, default=120.0, help="of load, for each seed (default 120)")
     parser.add_argument("--out", type=Path, default=Path("chaos-report.json"), help="the file to write")
-    parser.add_argument("--mutant", choices=list(MUTANTS), help="run against a mutant, which has to be found out")
+    parser.add_argument(
+        "--mutant", action="append", choices=list(MUTANTS), default=[], help="run against it; it has to be found out"
+    )
     options = parser.parse_args()
     first = random.SystemRandom().randrange(1 << 24) if options.seed is None else options.seed
     began = time.monotonic()
@@ -72,7 +74,7 @@ def main() -> int:
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seeds": list(range(first, first + options.seeds)),
         "seconds": options.seconds,
-        "mutant": options.mutant,
+        "mutants": options.mutant,
         "runs": [run.as_json() for run in runs if run is not None],
         "without_verdict": [first + number for number, run in enumerate(runs) if run is None],
         "does_not_prove": NOT_PROVED,

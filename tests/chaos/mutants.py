@@ -1,6 +1,6 @@
 """Mutants of the product, one for each invariant: a worker or an API process in which one check is off.
 
-Run: `python -m tests.chaos.mutants NAME`. `make chaos ARGS="--mutant NAME"` runs a load against it, and has to find
+Run: `python -m tests.chaos.mutants NAME...`. `make chaos ARGS="--mutant NAME"` runs a load against it, and has to find
 out. Nothing but the process that was started so is changed.
 """
 
@@ -156,14 +156,16 @@ MUTANTS: dict[str, Mutant] = {
 
 
 if __name__ == "__main__":
-    chosen = MUTANTS[sys.argv[1]]
-    if chosen.role == "worker":
+    chosen = [MUTANTS[name] for name in sys.argv[1:]]
+    if chosen[0].role == "worker":
         from activities.worker import main as work
 
-        chosen.mutate()
+        for one in chosen:
+            one.mutate()
         work([])
     else:
         from gateway import api
 
-        chosen.mutate()
+        for one in chosen:
+            one.mutate()
         api.main()

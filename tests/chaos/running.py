@@ -33,12 +33,12 @@ class MutantApi(Api):
         self.url = f"http://127.0.0.1:{port}"
 
 
-async def run_plan(plan: Plan, folder: Path, say: Callable[[str], None], *, mutant: str | None = None) -> Run:
+async def run_plan(plan: Plan, folder: Path, say: Callable[[str], None], *, mutants: Sequence[str] = ()) -> Run:
     """Raises AssertionError where the stack does not come up, or not again. The folder stays."""
     stack = Stack(folder)
     try:
-        await _start(stack, mutant)
-        run = await _run(stack, plan, say, LONGEST_OF_A_MUTANT_S if mutant else LONGEST_S)
+        await _start(stack, mutants)
+        run = await _run(stack, plan, say, LONGEST_OF_A_MUTANT_S if mutants else LONGEST_S)
     except BaseException:
         with suppress(AssertionError):
             await stack.close()
@@ -51,21 +51,21 @@ async def run_plan(plan: Plan, folder: Path, say: Callable[[str], None], *, muta
     return run
 
 
-async def _start(stack: Stack, mutant: str | None) -> None:
+async def _start(stack: Stack, mutants: Sequence[str]) -> None:
     """Patiently: a machine that is busy may take a minute to start six processes."""
-    role = MUTANTS[mutant].role if mutant else None
     await stack.start(apis=0, workers=0)
-    arguments = ["-m", "tests.chaos.mutants", str(mutant)]
+    of_api, of_worker = ([name for name in mutants if MUTANTS[name].role == role] for role in ("api", "worker"))
+    program = ["-m", "tests.chaos.mutants"]
     for number in range(APIS):
-        if role == "api":
-            api = MutantApi(f"api-{number}", stack.folder, stack.environment, free_port(), arguments)
+        if of_api:
+            api = MutantApi(f"api-{number}", stack.folder, stack.environment, free_port(), [*program, *of_api])
             stack.apis.append(api)
             api.start()
         else:
             stack.add_api()
     for number in range(WORKERS):
-        if role == "worker":
-            worker = Process(f"worker-{number}", arguments, stack.folder, environment=stack.environment)
+        if of_worker:
+            worker = Process(f"worker-{number}", [*program, *of_worker], stack.folder, environment=stack.environment)
             stack.workers.append(worker)
             worker.start()
         else:

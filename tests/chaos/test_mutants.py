@@ -15,5 +15,5 @@ SECONDS = 20.0
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", MUTANTS)
 async def test_a_run_against_the_mutant_turns_its_invariant_red(name: str, tmp_path: Path) -> None:
-    run = await run_plan(draw(11, SECONDS), tmp_path, print, mutant=name)
+    run = await run_plan(draw(11, SECONDS), tmp_path, print, mutants=[name])
     assert MUTANTS[name].rule in {one.rule for one in run.violations}
