@@ -119,7 +119,7 @@ def _canceled() -> StepError | None:
     details = activity.cancellation_details()
     if details is not None and not details.worker_shutdown:
         return None
-    return StepError(StepCode.LOST, "The worker was stopped before the step ended.")
+    return StepError(StepCode.LOST, "The attempt's process was stopped before the step ended.")
 
 
 async def _beating(next: ActivityInboundInterceptor, input: ExecuteActivityInput) -> Any:
