@@ -5,15 +5,22 @@ Workers die in the middle, replies are dropped, late, or a 502 that comes after 
 
 import time
 from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import Connection
 
+from gateway.ledger.decisions import VoteRow, cast_vote
+from gateway.ledger.effects import reconcile_effect
+from tests.http.submissions import ledger_of
 from tests.recovery.grounds import kill_workers, new_worker, published, running_stack
 from tests.rig.client import Client, Json
+from tests.rig.doorstep import DEMO
 from tests.rig.effect_log import Answer, Behaviour, Call
 from tests.rig.plugins import call, final, fresh_name, tool, turn
 from tests.rig.stack import Stack
+from workflows.contract.ids import EffectId, JobId, PrincipalId, RequestId
 
 LOST: dict[str, Behaviour] = {
     "dropped": Behaviour(answer=Answer.DROP_AFTER_RECORDING, times=1),
@@ -184,3 +191,57 @@ async def test_an_idempotent_write_out_of_attempts_says_that_its_effect_is_not_k
     assert await effects_of(operator, job) == [("unknown", 4)]
     refused = await app.http.post(f"/v1/jobs/{job}/retry", json={}, headers={"Idempotency-Key": fresh_name("again")})
     assert (refused.status_code, refused.json()["code"]) == (409, "effect-unreconciled")
+
+
+async def waits_for_a_person(ground: Stack, app: Client) -> tuple[str, str, str]:
+    """A job whose write's reply was dropped, its request, and the write's name."""
+    plugin, name = await writer(ground)
+    ground.effects.set_behaviour(name, Behaviour(answer=Answer.DROP_AFTER_RECORDING))
+    job = await app.accepted(plugin)
+    [request] = await app.until_request(job, 60)
+    return job, request, name
+
+
+async def test_a_settlement_without_a_worker_is_kept_until_one_runs(
+    ground: Stack, app: Client, operator: Client
+) -> None:
+    approver = ground.client("approver")
+    job, request, name = await waits_for_a_person(ground, app)
+    kill_workers(ground)
+    settled = await approver.decide(job, request, "settle", answer="did_not_happen")
+    assert (settled.status_code, settled.json()["state"]) == (202, "settled")
+    assert await effects_of(operator, job) == [("failed", 1)]
+    await new_worker(ground)
+    assert (await app.until_ended(job, 60))["status"] == "succeeded"
+    again = await approver.decide(job, request, "settle", answer="did_not_happen")
+    assert (again.status_code, again.json()) == (200, settled.json())
+    assert len(ground.effects.calls(name)) == 1
+
+
+async def test_a_settlement_whose_api_died_before_it_told_the_job_counts_when_it_is_repeated(
+    ground: Stack, app: Client, operator: Client
+) -> None:
+    """What the API writes in one transaction is written here, and the hint that would follow is not given."""
+    approver = ground.client("approver")
+    job, request, name = await waits_for_a_person(ground, app)
+    shown = await approver.request(job, request)
+    at = datetime.now(UTC)
+    vote = VoteRow(
+        DEMO, JobId(job), RequestId(request), PrincipalId("approver"), "settle", shown["action_digest"], None, at
+    )
+
+    def settle(conn: Connection) -> None:
+        cast_vote(conn, vote, quorum=1, answer="happened")
+        assert reconcile_effect(
+            conn, DEMO, JobId(job), EffectId(shown["effect_id"]), happened=True, outcome_ref=None, at=at
+        )
+
+    async with ledger_of(ground) as ledger:
+        await ledger.write(settle)
+    assert (await approver.request(job, request))["state"] == "settled"
+    assert (await app.status(job))["status"] == "waiting_for_human"
+    repeated = await approver.decide(job, request, "settle", answer="happened", digest=shown["action_digest"])
+    assert (repeated.status_code, repeated.json()["decided_by"]) == (200, ["approver"])
+    assert (await app.until_ended(job))["status"] == "succeeded"
+    assert await effects_of(operator, job) == [("reconciled", 1)]
+    assert len(ground.effects.calls(name)) == 1
