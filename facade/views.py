@@ -49,7 +49,7 @@ class NextAction(Answer):
 
 
 class EventAnswer(Answer):
-    """One event; `seq` is null only for the end that is derived when the engine ended the job."""
+    """One event; `seq` is null only for an end that the engine made, and for a reset that no worker has noted yet."""
 
     model_config = ConfigDict(frozen=True, json_schema_extra={"examples": [EVENT]})
 

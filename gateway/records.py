@@ -50,6 +50,7 @@ _BEGUN = frozenset(
     {
         PendingActivityState.PENDING_ACTIVITY_STATE_STARTED,
         PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED,
+        PendingActivityState.PENDING_ACTIVITY_STATE_PAUSE_REQUESTED,
     }
 )
 
@@ -150,4 +151,4 @@ def decoded(payloads: Sequence[Payload], type_hint: type[T]) -> T | None:
 
 def _pending(info: PendingActivityInfo) -> Pending:
     told = decoded(info.heartbeat_details.payloads, Progress) if info.activity_type.name in STEPS else None
-    return Pending(info.activity_type.name, info.state in _BEGUN, told)
+    return Pending(info.activity_type.name, info.state in _BEGUN or info.HasField("last_started_time"), told)

@@ -18,9 +18,12 @@ async def temporal(stack: Stack, *words: str) -> str:
     """One command of the `temporal` binary, which must succeed."""
     where = ("--address", stack.address, "--namespace", stack.settings.namespace)
     process = await asyncio.create_subprocess_exec(
-        *(TEMPORAL, *words, *where), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *(TEMPORAL, *words, *where),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await process.communicate()
+    said, _ = await process.communicate(b"y\n")  # it asks before it deletes
     assert process.returncode == 0, said.decode()
     return said.decode()
 

@@ -189,9 +189,11 @@ async def test_a_key_taken_by_hand_is_refused_and_calls_nothing(stack: Stack, ef
     assert effects.calls() == []
 
 
-async def test_an_ended_job_started_again_by_hand_repeats_no_write(stack: Stack, effects: EffectLog) -> None:
-    """The receipt is real, so the run is; what it wrote stands in the ledger and is not sent again."""
-    plugin = await published(stack, [turn(call("written", {"n": 1})), final({"ok": True})], tool("written", "write"))
+async def test_an_ended_job_started_again_by_hand_calls_nothing(stack: Stack, effects: EffectLog) -> None:
+    """The receipt is real, and it is of the run that admission started: another one reads and writes nothing."""
+    plugin = await published(
+        stack, [turn(call("seen")), turn(call("written", {"n": 1})), final()], tool("seen"), tool("written", "write")
+    )
     app, engine = stack.client(), await stack.engine()
     job = await app.accepted(plugin)
     await app.until_ended(job)
@@ -202,8 +204,11 @@ async def test_an_ended_job_started_again_by_hand_repeats_no_write(stack: Stack,
         task_queue=lane_of(stack),
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
     )
-    await again.result()
-    assert len(effects.calls("written")) == 1
+    with pytest.raises(WorkflowFailureError) as failed:
+        await again.result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "input_rejected"
+    assert [sent.tool for sent in effects.calls()] == ["seen", "written"]
 
 
 # ---- activities by hand
