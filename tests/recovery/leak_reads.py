@@ -14,6 +14,8 @@ from tests.rig.process import ROOT
 
 MISPLACED = "canary-misplaced-55e0"
 """A secret that its owner sends where none belongs: in a path, a query, a body, a header."""
+GIVES_OUT_BYTES = frozenset({"/v1/artifacts/{artifact_id}", "/v1/artifacts/{artifact_id}/content"})
+"""An address, and what a job or a caller put behind it; heard in tests/http/test_artifacts.py."""
 OPENAPI: Json = json.loads((ROOT / "docs" / "openapi.json").read_text())
 
 
@@ -49,6 +51,8 @@ async def make_mistakes(app: Client, operator: Client, ears: Sequence[Ear]) -> N
         answer = await app.http.request(method, path, **options)
         assert answer.status_code == status, (method, path, answer.status_code)
     for verb, path in operations():
+        if (verb, path) == ("POST", "/v1/artifacts"):
+            continue  # keeps whatever bytes it is sent
         place = re.sub(r"{[^}]*}", MISPLACED, path)
         for who in (app, operator):
             sent: dict[str, Any] = {"params": {"q": MISPLACED}} if verb == "GET" else {"json": {MISPLACED: MISPLACED}}
@@ -99,7 +103,7 @@ def unheard(*ears: Ear) -> set[str]:
     """Reads of the OpenAPI document of which no good answer was heard."""
     good = [name.removesuffix(" 200") for ear in ears for name, _ in ear.answers if name.endswith(" 200")]
     heard = {name.partition("?")[0] for name in good}
-    reads = {path for verb, path in operations() if verb == "GET"}
+    reads = {path for verb, path in operations() if verb == "GET"} - GIVES_OUT_BYTES
     return {path for path in reads if not any(_fits(path, name) for name in heard)}
 
 
