@@ -54,11 +54,9 @@ async def settle(
 
 async def _resolve(plan: Plan, load: Load, record: Record) -> None:
     """A key whose submission was never answered is asked for again: now it is known what became of it."""
-    for job in plan.jobs:
-        if not record.accepted(job.key):
-            await load.submit(job, job.api)
-        if job.key in record.retries and not record.told[record.retries[job.key]]:
-            await load.retry(job)
+    unknown = [load.submit(job, job.api) for job in plan.jobs if not record.accepted(job.key)]
+    untold = [job for job in plan.jobs if job.key in record.retries and not record.told[record.retries[job.key]]]
+    await asyncio.gather(*unknown, *(load.retry(job) for job in untold))
 
 
 def census(ledger: str, runs: Mapping[str, int]) -> dict[str, int | str]:
