@@ -5,6 +5,7 @@ import hashlib
 import os
 import socket
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -183,5 +184,5 @@ async def test_who_may_not_submit_uploads_nothing(stack: Stack) -> None:
 
 def _resident(stack: Stack) -> int:
     """Bytes of memory of the API process."""
-    text = open(f"/proc/{stack.apis[0].pid}/statm", encoding="ascii").read()  # noqa: SIM115
+    text = Path(f"/proc/{stack.apis[0].pid}/statm").read_text(encoding="ascii")
     return int(text.split()[1]) * os.sysconf("SC_PAGESIZE")
