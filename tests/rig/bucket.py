@@ -41,7 +41,7 @@ class Bucket:
             secret_access_key=ACCESS["AWS_SECRET_ACCESS_KEY"],
             client_options={"allow_http": True},
         )
-        listing: Any = store.list()
+        listing: Any = store.list()  # pyright: ignore[reportUnknownMemberType]  # arrow's
         return sorted(blob["path"] for chunk in listing for blob in chunk)
 
     def __enter__(self) -> Self:
