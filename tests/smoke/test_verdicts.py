@@ -95,7 +95,7 @@ async def test_a_refusal_that_is_broken_changes_nothing_and_is_a_flag(inner: Ins
     assert {flag for flag, raised in smoked.flags.items() if raised} == {Flag.STATE_MUTATED}
     assert not smoked.changes, "the watch let nothing through"
     assert inner.doors.telemetry.warnings.count > 0
-    inner.doors.telemetry.warnings.count = 0
+    inner.doors.telemetry.warnings.forget()
 
 
 async def test_processes_that_are_not_as_they_must_be_are_no_flag_and_not_green(inner: Inside) -> None:
@@ -117,7 +117,7 @@ async def test_processes_that_are_not_as_they_must_be_are_no_flag_and_not_green(
     told = "\n".join(smoked.reasons)
     assert "another build (0.0.0+other)" in told
     assert "is configured otherwise" in told
-    assert "logged 2 warnings, the last one: sweep failed" in told
+    assert "logged 2 warnings within the hour, the last one: sweep failed" in told
     stop = processes.update().where(processes.c.process_id == other.process_id).values(stopped_at=datetime.now(UTC))
     await inner.doors.ledger.write(lambda conn: conn.execute(stop).rowcount)
     assert (await inner.smoke()).verdict == "green"
