@@ -20,6 +20,7 @@ from gateway.smoking import Smoked, smoke
 from tests.rig.client import Client, problem
 from tests.rig.plugins import final, fresh_name, publish_plugin
 from tests.rig.stack import Stack
+from tests.rig.waiting import wait_until
 from tests.smoke.inside import DEMO, OPERATOR, Inside, held_job, until_parked, waiting_job
 from workflows.contract.ids import PluginName
 
@@ -121,6 +122,21 @@ async def test_processes_that_are_not_as_they_must_be_are_no_flag_and_not_green(
     stop = processes.update().where(processes.c.process_id == other.process_id).values(stopped_at=datetime.now(UTC))
     await inner.doors.ledger.write(lambda conn: conn.execute(stop).rowcount)
     assert (await inner.smoke()).verdict == "green"
+
+
+async def test_a_job_that_fails_is_no_warning_of_the_worker(inner: Inside, app: Client, operator: Client) -> None:
+    """What became of a step is told by the job; a worker that said so is as it must be."""
+    plugin = fresh_name("fails")
+    await publish_plugin(operator, plugin, [{**final(), "fail": {"status": 400, "times": 9}}])
+    ended = await app.until_ended(await app.accepted(plugin))
+    assert ended["failure"]["code"] == "model_failed"
+    since = datetime.now(UTC)
+
+    async def told() -> bool:
+        return all(one.seen_at > since for one in await inner.live())
+
+    await wait_until(told, 20, what="every process said how it is since then")
+    assert {one.process_id: one.last_warning for one in await inner.live() if one.warnings} == {}
 
 
 async def test_the_gate_believes_the_last_smoke(inner: Inside, app: Client, operator: Client) -> None:
