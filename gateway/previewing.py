@@ -136,10 +136,10 @@ def _goes_on(job: JobAnswer, verdict: Verdict, *, held: bool, authorised: bool) 
         return _ENDS[Status.SUCCEEDED]
     if held and not may_run:
         return Status.QUEUED, False, False
-    if verdict.eligibility in (Eligibility.BLOCKED, Eligibility.DRY_RUN_ELIGIBLE):
-        return _ENDS[Status.FAILED]
     if status is Status.WAITING_FOR_HUMAN:
         return status, False, False
+    if verdict.eligibility in (Eligibility.BLOCKED, Eligibility.DRY_RUN_ELIGIBLE):
+        return _ENDS[Status.FAILED]
     return Status.RUNNING, True, True
 
 
