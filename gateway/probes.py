@@ -21,7 +21,7 @@ JSON = "application/json"
 class Probe:
     """`path` and the texts of `body` name facts of the ground in braces; `needs` are those that must be there. `scope`:
     what the caller must be allowed. `drop`: the reader goes after the first bytes. `body` bytes go out as they are.
-    `unless`: an answer that is as good, where it is not in the smoke's hands which one comes."""
+    `refusal`: besides `status`, this answer is as good."""
 
     what: str
     path: str
@@ -35,7 +35,7 @@ class Probe:
     key: str | None = None
     as_caller: Literal["caller", "nobody", "somebody"] = "caller"
     drop: bool = False
-    unless: tuple[int, P] | None = None
+    refusal: tuple[int, P] | None = None
 
 
 def _read(what: str, path: str, scope: Action | None = None, *needs: str, **more: Any) -> Probe:
@@ -89,8 +89,7 @@ READS: tuple[Probe, ...] = (
         scope=_SUBMIT,
         needs=("previewable",),
         body=_REHEARSAL,
-        # Above blocked_noop a preview checks the input, too, and no input fits every plugin.
-        unless=(422, P.INPUT_INVALID),
+        refusal=(422, P.INPUT_INVALID),  # a smoke has no input to offer, and a version may demand one
     ),
 )
 

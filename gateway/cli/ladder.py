@@ -1,6 +1,6 @@
 """What operators do on the ladder: promote, approve, demote, and let one held job run by a packet."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -8,13 +8,11 @@ from gateway.cli import render
 from gateway.cli.client import Reply, segment
 from gateway.cli.options import DataDir, JobArgument, JsonOutput, Verbose, enter
 from gateway.cli.render import Voice
+from workflows.contract.gates import Phase
 
 Plugin = Annotated[str | None, typer.Argument(metavar="PLUGIN", help="Left out with --runtime.")]
 Version = Annotated[str | None, typer.Argument(metavar="VERSION", help="Left out with --runtime.")]
-To = Annotated[
-    Literal["blocked_noop", "stateful_noop", "live_canary", "live"],
-    typer.Option("--to", metavar="PHASE", help="blocked_noop, stateful_noop, live_canary or live."),
-]
+To = Annotated[Phase, typer.Option("--to", metavar="PHASE", help="blocked_noop, stateful_noop, live_canary or live.")]
 Runtime = Annotated[bool, typer.Option("--runtime", help="The runtime, whose phase rules every version.")]
 PacketArgument = Annotated[str, typer.Argument(metavar="PACKET", help="As in packet_1f0c2ab4.")]
 

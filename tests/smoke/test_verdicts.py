@@ -156,6 +156,16 @@ async def test_the_gate_believes_the_last_smoke(inner: Inside, app: Client, oper
     assert all(row.digest.startswith("sha256:") for row in rows)
 
 
+async def test_a_live_version_that_demands_an_input_is_green(inner: Inside, operator: Client) -> None:
+    """A smoke has no input to offer: that the version refuses to rehearse without one is an answer that must be."""
+    plugin = fresh_name("demands")
+    demanding = {"input_schema": {"type": "object", "required": ["invoice"]}}
+    await publish_plugin(operator, plugin, [final()], manifest=demanding)
+    smoked = await inner.smoke(plugin)
+    assert smoked.verdict == "green", smoked.reasons
+    assert "a preview: 422 input-invalid" in smoked.exercised.refused
+
+
 async def test_smokes_ask_for_the_scope_and_the_grant(
     quiet: Stack, inner: Inside, app: Client, operator: Client
 ) -> None:

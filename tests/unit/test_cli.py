@@ -191,6 +191,7 @@ def test_no_url_and_no_dev_stack_is_3_and_says_what_to_do(command: Command, monk
         ("decide", "k-1", "r1-abc", "answer"),
         ("promote", "p", "1"),
         ("promote", "p", "--to", "live"),
+        ("promote", "p", "1", "--to", "top"),
         ("promote", "p", "1", "--runtime", "--to", "live"),
         ("demote", "p", "1", "--to", "live"),
         ("token", "no spaces"),
