@@ -211,3 +211,17 @@ def test_a_process_is_named_as_the_engine_names_it(tmp_path: Path) -> None:
     assert (worker.identity, worker.lane, api.lane, worker.tools) == ("1@pod", "default", None, ("add",))
     assert api.process_id != worker.process_id
     assert (api.build, api.config) == (worker.build, worker.config)
+
+
+def test_a_step_that_failed_and_an_answer_that_came_late_are_no_word_on_the_process() -> None:
+    warnings = configure_logging("test", stream=io.StringIO())
+    failed = {"__temporal_error_identifier": "ActivityFailure"}
+    logging.getLogger("temporalio.activity").warning("Completing activity as failed", extra=failed)
+    core = logging.getLogger("temporal.core")
+    core.warning("[sdk_core::worker::workflow] Query not found when attempting to respond to it")
+    core.warning("[sdk_core::worker::activities] Activity not found on completion. This may happen if the activity")
+    assert (warnings.count, warnings.last) == (0, None)
+    logging.getLogger("temporalio.activity").warning("Completing activity as failed")
+    core.warning("[sdk_core::worker] Task not found when completing")
+    logging.getLogger("other").warning("Query not found when attempting to respond to it")
+    assert (warnings.count, warnings.last) == (3, "a line of other")
