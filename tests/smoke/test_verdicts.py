@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import pytest
 from sqlalchemy import insert, select
 from starlette.types import ASGIApp
 
@@ -86,17 +85,6 @@ async def test_a_probe_with_another_answer_is_no_flag_and_not_green(inner: Insid
     smoked = await smoked_with(inner, Probe("a teapot", "/livez", status=418))
     assert (smoked.verdict, smoked.reasons) == ("red", ("a teapot: answered 200, not 418",))
     assert not any(smoked.flags.values())
-
-
-@pytest.mark.parametrize("phase", [None, "stateful_noop"])
-async def test_a_plugin_that_takes_no_empty_input_is_green_at_every_rung(
-    inner: Inside, operator: Client, phase: str | None
-) -> None:
-    plugin = fresh_name("strict")
-    schema = {"type": "object", "required": ["invoice"]}
-    await publish_plugin(operator, plugin, [final()], manifest={"input_schema": schema}, phase=phase)
-    smoked = await inner.smoke(plugin)
-    assert (smoked.verdict, smoked.reasons) == ("green", ())
 
 
 async def test_a_refusal_that_is_broken_changes_nothing_and_is_a_flag(inner: Inside, operator: Client) -> None:
