@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from gateway.blobs import BlobCorrupt, BlobMissing
@@ -97,6 +97,8 @@ class _Outermost(ActivityInboundInterceptor):
             type=error.step_code.value,
             # The engine repeats only reads of the ledger; other steps have one attempt anyway.
             non_retryable=info.heartbeat_timeout is not None or error.step_code not in RETRYABLE_STEPS,
+            # It was logged above, as loud as it is: else the SDK warns of every refusal, and no smoke would be green.
+            category=ApplicationErrorCategory.BENIGN,
         )
 
     def _count(self, outcome: str) -> None:

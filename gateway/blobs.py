@@ -2,7 +2,7 @@
 
 A blob is written once and verified whenever it is read, so whoever holds a digest holds the content. What belongs to
 one job (or is one upload) lies in a folder of its own, so that erasing it is erasing a folder and takes nothing from
-anybody else (ADR 0009). Nothing here knows what the bytes mean or who may see them.
+anybody else (ADR 11). Nothing here knows what the bytes mean or who may see them.
 """
 
 import asyncio

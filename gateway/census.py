@@ -84,7 +84,7 @@ async def take(doors: Doors, workspace: Workspace, first: Census | None = None) 
     histories = doors.engine.histories
     executions, listed, pollers, blobs = await asyncio.gather(
         look_at(histories, workspace, jobs),
-        listed_since(histories, workspace, since),
+        listed_since(histories, workspace, since, queues.values()),
         polling(histories, queues),
         doors.blobs.stock(workspace),
     )

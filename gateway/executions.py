@@ -17,7 +17,6 @@ from gateway.histories import Histories
 from gateway.inspections import run_of
 from gateway.records import STEPS
 from workflows.contract.ids import JobId, Workspace
-from workflows.contract.steps import WORKFLOW_TYPE
 
 AT_ONCE = 16
 LISTED = 500
@@ -82,9 +81,11 @@ class Listing:
     whole: bool
 
 
-async def listed_since(histories: Histories, workspace: Workspace, since: datetime) -> Listing:
-    ours = f"(JobgateWorkspace = '{workspace}' OR WorkflowId STARTS_WITH '{workspace}.')"
-    of = f"WorkflowType = '{WORKFLOW_TYPE}' AND {ours}"
+async def listed_since(histories: Histories, workspace: Workspace, since: datetime, queues: Iterable[str]) -> Listing:
+    """Of the workspace: by its name, by its ids, or, of any type, for our workers and of no workspace at all."""
+    by_hand = " OR ".join(f"TaskQueue = '{queue}'" for queue in queues)
+    named = f"JobgateWorkspace = '{workspace}' OR WorkflowId STARTS_WITH '{workspace}.'"
+    of = f"({named} OR (JobgateWorkspace IS NULL AND ({by_hand})))"
     recent, count = await histories.listed(f"{of} AND StartTime >= '{since:%Y-%m-%dT%H:%M:%S.%fZ}'", LISTED)
     _, total = await histories.listed(of, 1)
     began = {one.execution.run_id: (one.execution.workflow_id, one.start_time.ToDatetime(tzinfo=UTC)) for one in recent}

@@ -67,12 +67,12 @@ def _hindered(probe: Probe, ground: Ground) -> str | None:
 
 
 def _note(done: Exercised, probe: Probe, got: tuple[int, str | None]) -> None:
-    if got != (probe.status, probe.code):
+    if got not in ((probe.status, probe.code), probe.refusal):
         done.unexpected.append(Unexpected(probe.what, _text(probe.status, probe.code), _text(*got)))
-    elif probe.code is None:
+    elif got[1] is None:
         done.allowed.append(probe.what)
     else:
-        done.refused.append(f"{probe.what}: {probe.status} {probe.code}")
+        done.refused.append(f"{probe.what}: {_text(*got)}")
 
 
 def _text(status: int, code: str | None) -> str:

@@ -21,18 +21,27 @@ from gateway.deciders import is_own_job
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.authorities import find_authority
 from gateway.ledger.journal import announce
-from gateway.ledger.packets import NewPacket, PacketRow, approve_packet, find_packet, insert_packet, revoke_packet
+from gateway.ledger.packets import (
+    NewPacket,
+    PacketRow,
+    approve_packet,
+    find_packet,
+    insert_packet,
+    packets_of,
+    revoke_packet,
+)
 from gateway.ledger.phases import resolve
-from gateway.ledger.receipts import ReceiptRow, find_receipt
+from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
 from gateway.scopes import Action, Caller
 from gateway.snapshots import SnapshotMismatch
 from gateway.strictjson import digest_of
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import EventType
-from workflows.contract.gates import PHASES, Eligibility
+from workflows.contract.gates import PHASES, Eligibility, Phase
 from workflows.contract.ids import KEY, Digest, JobId
 from workflows.contract.job import Initiator, Status
 from workflows.policy.eligibility import lower
+from workflows.policy.promotion import next_rung
 
 PAGE = 500
 PacketState = Literal["proposed", "approved", "redeemed", "expired", "revoked", "inconclusive"]
@@ -118,14 +127,17 @@ async def approve_it(doors: Doors, caller: Caller, packet_id: str) -> PacketRow:
     await _need_held(doors, job)
 
     def write(conn: Connection) -> PacketRow:
-        packet, job = look(conn)
-        if _repeated(packet, caller):
-            return packet
+        lock_job(conn, job.workspace, job.job_id)
+        standing, _ = look(conn)
+        if _repeated(standing, caller):
+            return standing
         _need_canary_phase(conn, job)
-        approved = approve_packet(conn, caller.workspace, packet_id, by=caller.principal, now=datetime.now(UTC))
+        now = datetime.now(UTC)
+        _need_only_one(conn, standing, now)
+        approved = approve_packet(conn, caller.workspace, packet_id, by=caller.principal, now=now)
         if approved is None:
-            raise _spent(packet)
-        announce(conn, packet.workspace, at=datetime.now(UTC), kind="packet", subject=packet.job_id)
+            raise _spent(standing)
+        announce(conn, job.workspace, at=now, kind="packet", subject=job.job_id)
         return approved
 
     approved = await doors.ledger.write(write)
@@ -217,11 +229,11 @@ def _need_canary_phase(conn: Connection, job: ReceiptRow) -> None:
     resolved = resolve(conn, job.workspace, job.plugin, job.version)
     if resolved is None or resolved.withdrawn or resolved.plugin_digest != job.plugin_digest:
         sentence = "Not yet: the version of this job was withdrawn; nothing of it runs any more."
-        raise Refused(ProblemCode.GATE_NOT_MET, sentence, missing=["a version that stands"], not_yet=sentence)
+        raise _not_met(sentence, "a version that stands")
     phase = lower(resolved.version_phase, resolved.runtime_phase)
     if PHASES.index(phase) < PHASES.index("live_canary"):
         sentence = f"Not yet: a packet needs phase live_canary, of the version and of the runtime; it is {phase}."
-        raise Refused(ProblemCode.GATE_NOT_MET, sentence, missing=["phase live_canary"], not_yet=sentence)
+        raise _not_met(sentence, "phase live_canary", next_rung(phase))
 
 
 async def _need_held(doors: Doors, job: ReceiptRow) -> None:
@@ -230,7 +242,7 @@ async def _need_held(doors: Doors, job: ReceiptRow) -> None:
     held = view is not None and view.status is Status.QUEUED and view.eligibility is Eligibility.DRY_RUN_ELIGIBLE
     if job.mode != "live" or not held:
         sentence = "Not yet: a packet names a job that is held; this one is not."
-        raise Refused(ProblemCode.GATE_NOT_MET, sentence, missing=["a job that is held"], not_yet=sentence)
+        raise _not_met(sentence, "a job that is held")
 
 
 async def _need_read_only(doors: Doors, job: ReceiptRow, tools: Sequence[str]) -> None:
@@ -243,6 +255,16 @@ async def _need_read_only(doors: Doors, job: ReceiptRow, tools: Sequence[str]) -
         raise Refused(
             ProblemCode.INPUT_INVALID, "allowed_tools: A canary calls read-only tools of its plugin and nothing else."
         )
+
+
+def _need_only_one(conn: Connection, packet: PacketRow, now: datetime) -> None:
+    """A job runs by one packet: a second approval would stand for nothing, or let through what the first did not."""
+    for other in packets_of(conn, packet.workspace, packet.job_id):
+        if other.packet_id == packet.packet_id:
+            continue
+        if other.redeemed_at is not None or _unused(other, now) == "approved":
+            sentence = "Not yet: another packet of this job was approved; revoke that one first, unless it is redeemed."
+            raise _not_met(sentence, "a job without another approved packet")
 
 
 def _need_unused(packet: PacketRow) -> None:
@@ -260,4 +282,10 @@ def _spent(packet: PacketRow) -> Refused:
     }
     return Refused(
         ProblemCode.PACKET_SPENT, words.get(state, "Somebody else was first: the packet was approved before.")
+    )
+
+
+def _not_met(sentence: str, missing: str, next_gate: Phase | None = None) -> Refused:
+    return Refused(
+        ProblemCode.GATE_NOT_MET, sentence, missing=[missing], not_yet=sentence, next_gate=next_gate, executed="no"
     )

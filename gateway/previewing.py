@@ -136,10 +136,10 @@ def _goes_on(job: JobAnswer, verdict: Verdict, *, held: bool, authorised: bool) 
         return _ENDS[Status.SUCCEEDED]
     if held and not may_run:
         return Status.QUEUED, False, False
-    if verdict.eligibility in (Eligibility.BLOCKED, Eligibility.DRY_RUN_ELIGIBLE):
-        return _ENDS[Status.FAILED]
     if status is Status.WAITING_FOR_HUMAN:
         return status, False, False
+    if verdict.eligibility in (Eligibility.BLOCKED, Eligibility.DRY_RUN_ELIGIBLE):
+        return _ENDS[Status.FAILED]
     return Status.RUNNING, True, True
 
 
@@ -182,7 +182,7 @@ async def _facts_now(doors: Doors, caller: Caller, job_id: JobId, *, held: bool)
         withdrawn=resolved.withdrawn,
         version_phase=phase,
         runtime_phase=resolved.runtime_phase,
-        packet_redeemed=canary and _lets_run(known.packets, now),
+        packet_redeemed=canary and _lets_run(known.packets, now, held=held),
     )
     try:
         snapshot = await doors.snapshots.load(row.workspace, row.snapshot)
@@ -199,11 +199,12 @@ async def _facts_now(doors: Doors, caller: Caller, job_id: JobId, *, held: bool)
     )
 
 
-def _lets_run(packets: list[PacketRow], now: datetime) -> bool:
-    """Whether one was redeemed by this job, or is approved and will be as soon as the job looks at its gate."""
-    return any(one.redeemed_at is not None for one in packets) or any(
-        one.approved_at is not None and one.revoked_at is None and now < one.expires_at for one in packets
-    )
+def _lets_run(packets: list[PacketRow], now: datetime, *, held: bool) -> bool:
+    """Whether one was redeemed by this job, or is approved and will be as soon as the job looks at its gate. A job that
+    is held although one was redeemed is another run of it (an operator's reset), and no packet lets that one run."""
+    if any(one.redeemed_at is not None for one in packets):
+        return not held
+    return any(one.approved_at is not None and one.revoked_at is None and now < one.expires_at for one in packets)
 
 
 async def _pin_withdrawn(doors: Doors, caller: Caller, manifest: Manifest) -> bool:

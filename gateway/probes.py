@@ -20,7 +20,8 @@ JSON = "application/json"
 @dataclass(frozen=True, slots=True)
 class Probe:
     """`path` and the texts of `body` name facts of the ground in braces; `needs` are those that must be there. `scope`:
-    what the caller must be allowed. `drop`: the reader goes after the first bytes. `body` bytes go out as they are."""
+    what the caller must be allowed. `drop`: the reader goes after the first bytes. `body` bytes go out as they are.
+    `refusal`: besides `status`, this answer is as good."""
 
     what: str
     path: str
@@ -34,6 +35,7 @@ class Probe:
     key: str | None = None
     as_caller: Literal["caller", "nobody", "somebody"] = "caller"
     drop: bool = False
+    refusal: tuple[int, P] | None = None
 
 
 def _read(what: str, path: str, scope: Action | None = None, *needs: str, **more: Any) -> Probe:
@@ -80,7 +82,15 @@ READS: tuple[Probe, ...] = (
     _read("the runtime's readiness", "/v1/readiness", Action.OPERATOR_READ),
     _read("a version's readiness", f"{_VERSION}/readiness", Action.OPERATOR_READ, *_OF_VERSION),
     _read("a packet", "/v1/packets/{packet}", Action.OPERATOR_READ, "packet"),
-    Probe("a preview", "/v1/previews", "POST", scope=_SUBMIT, needs=("previewable",), body=_REHEARSAL),
+    Probe(
+        "a preview",
+        "/v1/previews",
+        "POST",
+        scope=_SUBMIT,
+        needs=("previewable",),
+        body=_REHEARSAL,
+        refusal=(422, P.INPUT_INVALID),  # a smoke has no input to offer, and a version may demand one
+    ),
 )
 
 REFUSALS: tuple[Probe, ...] = (

@@ -1,8 +1,8 @@
 """Promotions and demotions of versions and of the runtime: proposed by one person, approved by another, on record.
 
 A gate is judged at the proposal and again at the approval, each time from what the system itself recorded; `evidence`
-of a caller is a note that the audit trail keeps. Break-glass needs its own scope and a reason, and is done at once, as
-a demotion is.
+of a caller is a note that the audit trail keeps. A proposal older than the last move of its phase is void. Break-glass
+needs its own scope and a reason, and is done at once, as a demotion is.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,23 @@ from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.authorities import open_authorities
 from gateway.ledger.catalog import PluginVersionRow, find_plugin_version
 from gateway.ledger.journal import one_at_a_time
-from gateway.ledger.phases import NewPromotion, find_promotion, insert_promotion, phase_of, runtime_phase
+from gateway.ledger.phases import (
+    NewPromotion,
+    find_promotion,
+    insert_promotion,
+    moved_since,
+    phase_of,
+    runtime_phase,
+)
 from gateway.plugins import plugin_unknown
 from gateway.scopes import Action, Caller
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.gates import Phase
 from workflows.contract.ids import PluginName, Workspace
 from workflows.policy.promotion import NotMet, Recorded, judge, judge_demotion, next_rung
+
+MOVED = "a proposal made after the phase moved last; propose it again"
+"""A demotion takes back what was on its way up: nobody who looked before it decides what comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +136,12 @@ async def approve(doors: Doors, caller: Caller, promotion_id: str) -> NewPromoti
     def write(conn: Connection) -> NewPromotion:
         one_at_a_time(conn)
         permit(caller, conn, Action.PROMOTIONS_APPROVE, row.plugin)
-        standing = find_promotion(conn, promotion_id)[-1]
-        if standing.state == "done":
-            return standing
+        proposal, *after = find_promotion(conn, promotion_id)
+        if after:
+            return after[-1]
         _judge(conn, climber, row.phase, known, now, break_glass=False)
+        if moved_since(conn, proposal):
+            _not_met(NotMet((MOVED,)), _phase(conn, climber))
         insert_promotion(conn, new)
         return new
 

@@ -22,8 +22,8 @@ from workflows.contract.ids import KEY, JobId, ToolName
 def look_at_source(
     caller: Caller, key: JobId, source: JobId, conn: Connection
 ) -> tuple[ReceiptRow | None, ReceiptRow | None]:
-    """The row that holds the key, and that of a job which is to be repeated; one look at the ledger. A job whose receipt
-    was given a moment ago may not be accepted yet; one that the engine refused never was."""
+    """The row that holds the key, and that of a job which is to be repeated; one look at the ledger. A job whose
+    receipt was given a moment ago may not be accepted yet; one that the engine refused never was."""
     repeated = find_receipt(conn, caller.workspace, source) if KEY.fullmatch(source) else None
     if repeated is not None and repeated.refused_at and not repeated.accepted:
         repeated = None

@@ -113,7 +113,9 @@ def _faults(doors: Doors, census: Census) -> list[str]:
         if process.config != own.config:
             said.append(f"{name} is configured otherwise than this API")
         if process.warnings:
-            said.append(f"{name} logged {process.warnings} warnings, the last one: {process.last_warning}")
+            said.append(
+                f"{name} logged {process.warnings} warnings within the hour, the last one: {process.last_warning}"
+            )
     if not any(process.process_id == own.process_id for process in census.processes):
         said.append("this API process is not on record as alive")
     if not any(process.kind == "worker" for process in census.processes):

@@ -43,7 +43,7 @@ GATE_OPENER = 'jobgate promote support-refund 1.0.0 --to live --break-glass "fir
 app = typer.Typer(
     name="jobgate",
     help="Agent jobs that outlive an HTTP request: receipts, gates, decisions, effects.\n\n"
-    "New here? `jobgate demo` shows the whole story in under a minute; `jobgate dev` starts a stack to work with.\n\n"
+    "New here? `jobgate demo` shows the whole story in a minute or two; `jobgate dev` starts a stack to work with.\n\n"
     "Commands find the API by JOBGATE_URL, else by the data folder of a running `jobgate dev`; they call as the "
     "principal of JOBGATE_TOKEN, else, in development, as the seeded principal that fits the command.\n\n"
     "Exit codes: 0 done, 1 refused or failed, 2 usage, 3 unreachable.",
@@ -156,7 +156,15 @@ _add(
     "jobgate smoke",
     "jobgate smoke --plugin support-refund --html smoke.html",
 )
-_add(app, "promote", OPERATORS, ladder.promote, GATE_OPENER, "jobgate promote support-refund 1.0.0 --to live_canary")
+_add(
+    app,
+    "promote",
+    OPERATORS,
+    ladder.promote,
+    "jobgate promote support-refund 1.0.0 --to stateful_noop",
+    "jobgate promote support-refund 1.0.0 --to live --release-held",
+    GATE_OPENER,
+)
 _add(app, "approve", OPERATORS, ladder.approve, "jobgate approve promo_1f0c2ab4")
 _add(
     app,

@@ -8,10 +8,11 @@ from gateway.cli import render
 from gateway.cli.client import Reply, segment
 from gateway.cli.options import DataDir, JobArgument, JsonOutput, Verbose, enter
 from gateway.cli.render import Voice
+from workflows.contract.gates import Phase
 
-Plugin = Annotated[str | None, typer.Argument(metavar="[PLUGIN]", help="Left out with --runtime.")]
-Version = Annotated[str | None, typer.Argument(metavar="[VERSION]")]
-To = Annotated[str, typer.Option("--to", metavar="PHASE", help="blocked_noop, stateful_noop, live_canary or live.")]
+Plugin = Annotated[str | None, typer.Argument(metavar="PLUGIN", help="Left out with --runtime.")]
+Version = Annotated[str | None, typer.Argument(metavar="VERSION", help="Left out with --runtime.")]
+To = Annotated[Phase, typer.Option("--to", metavar="PHASE", help="blocked_noop, stateful_noop, live_canary or live.")]
 Runtime = Annotated[bool, typer.Option("--runtime", help="The runtime, whose phase rules every version.")]
 PacketArgument = Annotated[str, typer.Argument(metavar="PACKET", help="As in packet_1f0c2ab4.")]
 
@@ -32,8 +33,9 @@ def promote(
 ) -> int:
     """Propose the next rung: blocked_noop, stateful_noop, live_canary, live. Somebody else approves it.
 
-    Each gate asks for evidence that the system itself recorded, and says what is missing. Until a gate is open nothing
-    runs, and the answer is "Not yet".
+    Each gate asks for evidence that the system itself recorded, and says what is missing: `jobgate smoke` for
+    stateful_noop; a dry run and `jobgate simulate` for live_canary; for live a packet whose job succeeded. Until a gate
+    is open nothing runs, and the answer is "Not yet".
     """
     url = f"{_climber(plugin, version, runtime)}/promotions"
     voice, gateway = enter("operator", data, json_output, verbose)
@@ -50,11 +52,14 @@ def approve(
     json_output: JsonOutput = False,
     verbose: Verbose = False,
 ) -> int:
-    """Approve a promotion that somebody else proposed; its gate is judged once more."""
+    """Approve a promotion that somebody else proposed; its gate is judged once more.
+
+    Who proposed it or published the version does not approve it. Needs promotions:approve, by credential and grant.
+    """
     voice, gateway = enter("operator", data, json_output, verbose)
     reply = gateway.post(f"/v1/promotions/{segment(promotion)}/approval", None)
     voice.document(reply.text)
-    _promotion(voice, "approved:", reply)
+    _promotion(voice, "approved", reply)
     return 0
 
 
@@ -91,7 +96,11 @@ def packet_create(
     json_output: JsonOutput = False,
     verbose: Verbose = False,
 ) -> int:
-    """Propose to let one held job run once, as a canary. Somebody else approves the packet; then the job runs."""
+    """Propose to let one held job run once, as a canary. Somebody else approves the packet; then the job runs.
+
+    Its version and the runtime must be at live_canary. A job that would write, or call a tool that is not named here,
+    ends `canary_inconclusive` before that call.
+    """
     voice, gateway = enter("operator", data, json_output, verbose)
     asked = {"job_id": job, "allowed_tools": tool or [], "max_steps": max_steps, "expires_in_seconds": expires}
     reply = gateway.post("/v1/packets", asked)
@@ -104,18 +113,25 @@ def packet_create(
 def packet_approve(
     packet: PacketArgument, data: DataDir = None, json_output: JsonOutput = False, verbose: Verbose = False
 ) -> int:
-    """Approve a packet of somebody else; the job that it names runs, once."""
+    """Approve a packet of somebody else; the job that it names runs, once.
+
+    Neither its author nor the job's own people approve it. `jobgate packet show` then shows what it proved.
+    """
     voice, gateway = enter("operator", data, json_output, verbose)
     reply = gateway.post(f"/v1/packets/{segment(packet)}/approval", None)
     voice.document(reply.text)
     _moved(voice, reply)
+    voice.say(f"  what becomes of it: jobgate packet show {reply.json['packet_id']}", "dim")
     return 0
 
 
 def packet_show(
     packet: PacketArgument, data: DataDir = None, json_output: JsonOutput = False, verbose: Verbose = False
 ) -> int:
-    """Show a packet: its state, and what its job proved."""
+    """Show a packet: its state, and what its job proved.
+
+    proposed, approved, redeemed (its job runs, or succeeded: then there is a proof), inconclusive, expired, revoked.
+    """
     voice, gateway = enter("operator", data, json_output, verbose)
     reply = gateway.get(f"/v1/packets/{segment(packet)}")
     voice.document(reply.text)
@@ -159,6 +175,8 @@ def _promotion(voice: Voice, what: str, reply: Reply) -> None:
     made: Any = reply.json
     voice.say(f"{what}  promotion {made['state']}, phase {made['phase']}", "bold")
     voice.say(f"  promotion  {made['promotion_id']}")
+    if made["state"] == "done" and made["phase"] != "live":
+        voice.say("  what the next rung asks for: jobgate readiness PLUGIN", "dim")
     if made["state"] == "proposed":
         voice.say(f"  somebody else approves it: jobgate approve {made['promotion_id']}", "dim")
 

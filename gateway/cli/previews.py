@@ -20,10 +20,11 @@ STYLES: Mapping[str, str] = MappingProxyType(
 )
 
 HELD = "An operator lets it run once (jobgate packet create JOB), or promotes with --release-held."
+CLOSED = "Its gate was closed after it ran: it calls nothing more, and ends at its next step or decision."
 
 
 def preview(
-    plugin: Annotated[str | None, typer.Argument(metavar="[PLUGIN]", help="Left out with --job.")] = None,
+    plugin: Annotated[str | None, typer.Argument(metavar="PLUGIN", help="Left out with --job.")] = None,
     input_: Input = "{}",
     version: VersionOption = None,
     mode: Annotated[
@@ -55,8 +56,10 @@ def preview(
 
 def simulate(
     plugin: Annotated[str, typer.Argument(metavar="PLUGIN")],
-    version: Annotated[str | None, typer.Argument(metavar="VERSION")] = None,
-    version_option: Annotated[str | None, typer.Option("--version", metavar="VERSION", help="The same.")] = None,
+    version: Annotated[str | None, typer.Argument(metavar="VERSION", help="Here, or by --version.")] = None,
+    version_option: Annotated[
+        str | None, typer.Option("--version", metavar="VERSION", help="Instead of the argument.")
+    ] = None,
     input_: Input = "{}",
     data: DataDir = None,
     json_output: JsonOutput = False,
@@ -82,12 +85,16 @@ def _preview(voice: Voice, what: str, shown: Json, *, there: bool) -> None:
     _verdict(voice, what, shown)
     voice.say(f"  would     {_would(shown, there=there)}")
     if shown["not_yet"] is not None:
-        voice.say(f"  why       {shown['not_yet']}")
+        voice.flow("  why       ", shown["not_yet"])
     if shown["next_gate"] is not None:
         voice.say(f"  next gate {shown['next_gate']}")
     stays_held = there and shown["projected_status"] == "queued" and shown["blocker"] == "awaiting_promotion"
-    if (advice := HELD if stays_held else render.NEXT.get(str(shown["blocker"]))) is not None:
-        voice.say(f"  next      {advice}", "dim")
+    if stays_held:
+        voice.flow("  next      ", HELD, "dim")
+    elif there and shown["blocker"] == "awaiting_promotion":
+        voice.flow("  next      ", CLOSED, "dim")
+    elif (advice := render.NEXT.get(str(shown["blocker"]))) is not None:
+        voice.flow("  next      ", advice, "dim")
     tried = [name for name, raised in shown["side_effects"].items() if raised]
     if tried:
         voice.say(f"  WARNING   this preview tried to change something and was refused: {', '.join(tried)}", "bold red")

@@ -13,7 +13,7 @@ from gateway.cli.render import Voice
 
 def readiness(
     plugin: Annotated[
-        str | None, typer.Argument(metavar="[PLUGIN]", help="Left out: the runtime, which rules every version.")
+        str | None, typer.Argument(metavar="PLUGIN", help="Left out: the runtime, which rules every version.")
     ] = None,
     version: Annotated[
         str | None, typer.Option("--version", metavar="VERSION", help="Another one than is released.")
@@ -53,10 +53,9 @@ def _show(voice: Voice, name: str, seen: Json, now: datetime) -> None:
         at = rung["observed_at"]
         when = "-" if at is None else age(now - datetime.fromisoformat(at))
         reached = "yes" if rung["reached"] else "NO"
-        voice.say(
-            f"  {rung['rung']:<13}  {reached:<3}  {when:<6}  {rung['evidence']}", "green" if rung["reached"] else ""
-        )
+        head = f"  {rung['rung']:<13}  {reached:<3}  {when:<6}  "
+        voice.flow(head, rung["evidence"], "green" if rung["reached"] else "")
         voice.detail(f"    proves:         {rung['proves']}")
         voice.detail(f"    does not prove: {rung['does_not_prove']}")
     voice.say(f"  next gate  {seen['next_gate'] or 'none: this is the top'}")
-    voice.say(f"  {seen['not_yet']}", "yellow")
+    voice.flow("  ", seen["not_yet"], "yellow")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import wrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,16 @@ STATUS_STYLES: Mapping[str, str] = MappingProxyType(
 _EVENT_STYLES = (("job.succeeded", "bold green"), ("job.failed", "bold red"), ("job.canceled", "bold red"))
 _FAMILY_STYLES = (("request.", "yellow"), ("tool.", "cyan"), ("step.", "dim"), ("job.", "bold"))
 
-CLIMB = "An operator climbs the next rung: jobgate readiness PLUGIN shows which; jobgate promote, then jobgate approve."
+CLIMB = (
+    "An operator climbs the next rung: jobgate readiness PLUGIN shows what it asks for (first: jobgate smoke --plugin "
+    "PLUGIN), jobgate promote proposes it, and somebody else approves."
+)
 HELD = "It is held until a packet names it (jobgate packet create JOB) or its version goes live with --release-held."
 NEXT: Mapping[str, str] = MappingProxyType(
     {
         "unauthenticated": 'Set JOBGATE_TOKEN; in development: export JOBGATE_TOKEN="$(jobgate token PRINCIPAL)".',
         "not-permitted": "Use a token of somebody who may, or ask an operator for the grant.",
-        "not-found": "Check the name; `jobgate list` shows jobs and `jobgate grant list` grants of this workspace.",
+        "not-found": "Check the name: `jobgate list` has jobs, `jobgate grant list` grants, `jobgate audit` the rest.",
         "plugin-unknown": "Publish it first: jobgate plugin publish DIR.",
         "phase_blocked_noop": CLIMB,
         "awaiting_promotion": HELD,
@@ -43,7 +47,9 @@ NEXT: Mapping[str, str] = MappingProxyType(
         "effect-unreconciled": "Find out whether its last write took effect; submit what is missing under a new key.",
         "job-not-ended": "Wait until it has ended, or cancel it: jobgate cancel JOB.",
         "request-voided": "Look at the job: jobgate show JOB.",
-        "self-approval": "Somebody else than the job's principal and initiator decides.",
+        "self-approval": 'Somebody without a part in it; in development: JOBGATE_TOKEN="$(jobgate token PRINCIPAL)".',
+        "gate-not-met": "jobgate readiness PLUGIN shows each rung, its evidence, and which command gives it.",
+        "packet-spent": "Another held job needs a packet of its own: jobgate packet create JOB.",
         "action-digest-mismatch": "Leave --digest out: `decide` then shows the present action and decides that.",
         "version-exists": "Raise `version` in plugin.yaml: a published version never changes.",
         "release-conflict": "Look at what is current, then repeat with --expect VERSION.",
@@ -52,6 +58,7 @@ NEXT: Mapping[str, str] = MappingProxyType(
 )
 
 
+MIN_COLUMN = 30
 QUOTED_CHOICE = "'approve|reject'"
 """In quotes, so that the line pasted as it is decides nothing: unquoted, a shell would run `approve` into a pipe."""
 
@@ -88,6 +95,13 @@ class Voice:
             sys.stdout.write(shown(text) + "\n")
             sys.stdout.flush()
 
+    def flow(self, head: str, text: str, style: str = "") -> None:
+        """`text` after `head`; on a terminal its further lines stand under its first one."""
+        if self.lively:
+            room = max(self.console.width - len(head), MIN_COLUMN)
+            text = f"\n{' ' * len(head)}".join(wrap(text, room, break_long_words=False, break_on_hyphens=False))
+        self.say(f"{head}{text}", style)
+
     def note(self, text: str) -> None:
         sys.stderr.write(shown(text) + "\n")
         sys.stderr.flush()
@@ -121,10 +135,14 @@ class Voice:
             self.document(rejected.reply.text)
         title = document.get("title") or f"The server answered {rejected.reply.status}"
         self.note(f"{title} ({rejected.code or 'no problem document'})")
+        missing: list[str] = document.get("missing") or []
         said = [str(document[name]) for name in ("detail", "not_yet") if document.get(name)]
+        said = [line for line in said if not missing or line != f"Not yet: {'; '.join(missing)}."]
         for line in dict.fromkeys(said):
             self.note(f"  {line}")
-        for name in ("missing", "file", "line"):
+        for one in missing:
+            self.note(f"  missing: {one}")
+        for name in ("file", "line"):
             if document.get(name):
                 self.note(f"  {name}: {_inline(document[name])}")
         facts = [f"{name} {document[name]}" for name in ("eligibility", "blocker", "executed") if document.get(name)]
@@ -181,6 +199,8 @@ def receipt(voice: Voice, reply: Reply) -> None:
     facts = [taken["mode"], taken["eligibility"], taken.get("blocker"), f"executed {taken['executed']}"]
     voice.say(f"  plugin    {plugin['name']} {plugin['version']}  {plugin['digest'][:19]}…")
     voice.say(f"  gate      {', '.join(fact for fact in facts if fact)}")
+    if taken["mode"] == "live" and taken.get("blocker") == "awaiting_promotion":
+        voice.flow("  held      ", HELD, "yellow")
     voice.say(f"  deadline  {taken['deadline']}")
 
 

@@ -51,13 +51,13 @@ def _say(voice: Voice, report: Json) -> None:
     exercised = evidence["exercised"]
     voice.say(f"{name_of(report)}  smoke {evidence['verdict']}", VERDICT_STYLES[evidence["verdict"]])
     voice.say(f"  rung     {report['rung']}")
-    voice.say(f"  allowed  {exercised['reads']} reads: {', '.join(report['allowed'])}")
+    voice.flow("  allowed  ", f"{exercised['reads']} reads: {', '.join(report['allowed'])}")
     voice.say(f"  refused  {exercised['refusals']} refusals held, as they must")
     voice.say("  must not have happened", "bold")
     for flag, raised in report["flags"].items():
         shown = evidence["flags"][flag]
-        voice.say(
-            f"    {'HAPPENED' if raised else 'no      '}  {flag:<17}  {counts(shown)}", "bold red" if raised else ""
+        voice.flow(
+            f"    {'HAPPENED' if raised else 'no      '}  {flag:<17}  ", counts(shown), "bold red" if raised else ""
         )
         for found in shown["found"]:
             voice.say(f"              {found}", "red")
@@ -76,8 +76,20 @@ def _say(voice: Voice, report: Json) -> None:
         voice.say(f"  {len(evidence['not_exercised'])} probes can not be sent now (--verbose says why)", "dim")
     for bound in evidence["census"]["bounded"]:
         voice.say(f"  bounded  {bound}", "dim")
-    voice.say(f"  next     {report['next_gate'] or 'no gate is left'}")
-    voice.say(f"  {report['not_yet']}")
+    voice.say(f"  next     {_next(report)}")
+    voice.flow("  ", report["not_yet"])
+
+
+def _next(report: Json) -> str:
+    """The next gate, and the command that goes on towards it."""
+    evidence, gate = report["evidence"], report["next_gate"]
+    if gate is None:
+        return "no gate is left"
+    whom = "--runtime" if evidence["plugin"] is None else f"{evidence['plugin']} {evidence['version']}"
+    if evidence["verdict"] == "green" and report["rung"] == "blocked_noop":
+        return f"jobgate promote {whom} --to {gate}"
+    asked = "jobgate readiness" if evidence["plugin"] is None else f"jobgate readiness {evidence['plugin']}"
+    return f"{gate}; {asked} shows what it asks for"
 
 
 def name_of(report: Json) -> str:

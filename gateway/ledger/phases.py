@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, bindparam, func, literal, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, bindparam, exists, func, literal, select
 
 from gateway.ledger.catalog_tables import deployments, plugin_versions, promotions, releases
 from gateway.ledger.column_types import Words
@@ -167,3 +167,14 @@ def insert_promotion(
 def find_promotion(conn: Connection, promotion_id: str) -> list[PromotionRow]:
     """Its rows in order: the proposal, then what became of it. Empty for an unknown id."""
     return [PromotionRow(*row) for row in conn.execute(_FIND, {"promotion_id": promotion_id})]
+
+
+def moved_since(conn: Connection, proposal: PromotionRow) -> bool:
+    """Whether the phase that it would change was changed after it was proposed, up or down."""
+    climber = (
+        promotions.c.workspace.is_not_distinct_from(proposal.workspace),
+        promotions.c.plugin.is_not_distinct_from(proposal.plugin),
+        promotions.c.version.is_not_distinct_from(proposal.version),
+    )
+    later = exists().where(*climber, promotions.c.state == "done", promotions.c.revision > proposal.revision)
+    return conn.execute(select(later)).scalar_one()

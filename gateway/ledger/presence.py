@@ -36,7 +36,7 @@ class NewProcess:
 @dataclass(frozen=True)
 class Seen:
     """What changes while it lives. `good_until`: later than that without another word it is dead. `warnings`: log
-    lines of level warning or above since its start; `last_warning`: the event of the last one."""
+    lines of level warning or above within the last hour; `last_warning`: the event of the last one."""
 
     seen_at: datetime
     good_until: datetime

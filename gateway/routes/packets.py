@@ -24,7 +24,16 @@ MAX_STEPS = 1000
 class PacketIn(BaseModel):
     """One held job, the read-only tools it may call, how many steps, and how long the packet may wait (seconds)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {"job_id": "k-123", "allowed_tools": ["invoices.get"], "max_steps": 10, "expires_in_seconds": 3600}
+            ]
+        },
+    )
 
     job_id: Annotated[str, Field(min_length=1, max_length=200)]
     allowed_tools: Annotated[tuple[str, ...], Field(strict=False, max_length=128)] = ()
@@ -33,6 +42,8 @@ class PacketIn(BaseModel):
 
 
 class PacketMoved(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"packet_id": "packet_7d31", "state": "proposed"}]})
+
     packet_id: str
     state: PacketState
 
@@ -47,6 +58,31 @@ class ProofAnswer(BaseModel):
 
 
 class PacketAnswer(PacketMoved):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "packet_id": "packet_7d31",
+                    "state": "approved",
+                    "job_id": "k-123",
+                    "plugin": "support-refund",
+                    "version": "1.0.0",
+                    "digest": "sha256:" + "4f" * 32,
+                    "allowed_tools": ["invoices.get"],
+                    "max_steps": 10,
+                    "author": "operator",
+                    "created_at": "2030-01-02T03:04:05Z",
+                    "expires_at": "2030-01-02T04:04:05Z",
+                    "approved_by": "boss",
+                    "approved_at": "2030-01-02T03:06:00Z",
+                    "redeemed_at": None,
+                    "revoked_at": None,
+                    "proof": None,
+                }
+            ]
+        }
+    )
+
     job_id: str
     plugin: str
     version: str

@@ -73,6 +73,25 @@ class CandidateAnswer(BaseModel):
 
 
 class SimulationAnswer(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "eligibility": "dry_run_eligible",
+                    "candidates": [
+                        {
+                            "lane": "default",
+                            "fits": True,
+                            "missing": [],
+                            "pollers_seen_at": "2030-01-02T03:04:05Z",
+                        }
+                    ],
+                    "execution": "disabled",
+                }
+            ]
+        }
+    )
+
     eligibility: Eligibility
     candidates: tuple[CandidateAnswer, ...]
     execution: Literal["disabled"] = "disabled"

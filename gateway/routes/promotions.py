@@ -28,6 +28,15 @@ class BreakGlass(_Body):
 class PromotionIn(_Body):
     """`evidence` is a note for people, which the audit trail keeps; what counts is what the system itself recorded."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"to": "stateful_noop", "evidence": {"ticket": "OPS-12"}},
+                {"to": "live", "break_glass": {"reason": "The shop is down for refunds; see INC-7."}},
+            ]
+        }
+    )
+
     to: Phase
     evidence: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
     release_held: bool = False
@@ -35,11 +44,19 @@ class PromotionIn(_Body):
 
 
 class DemotionIn(_Body):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"to": "blocked_noop", "reason": "Refunds are wrong since noon."}]}
+    )
+
     to: Phase
     reason: Reason
 
 
 class Promoted(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"promotion_id": "promo_0c1f", "state": "proposed", "phase": "stateful_noop"}]}
+    )
+
     promotion_id: str
     state: Literal["proposed", "done"]
     phase: Phase
@@ -47,6 +64,20 @@ class Promoted(BaseModel):
 
 class DemotedAnswer(BaseModel):
     """`open_jobs`: jobs that were running or held; `message` says what happens to them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "promotion_id": "promo_0c20",
+                    "phase": "blocked_noop",
+                    "previous": "live",
+                    "open_jobs": 0,
+                    "message": "No job is open.",
+                }
+            ]
+        }
+    )
 
     promotion_id: str
     phase: Phase

@@ -1,7 +1,7 @@
 """GET how ready a plugin version or the runtime is. What is looked at, and who may, is gateway/readiness.py's."""
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from facade.documented import refusals
 from gateway import plugins, readiness
@@ -27,6 +27,28 @@ class ReadinessRung(BaseModel):
 
 class LadderReadiness(BaseModel):
     """`phase` is the one in force: the lower one of version and runtime. All six rungs, always in this order."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "phase": "blocked_noop",
+                    "rungs": [
+                        {
+                            "rung": "blocked_noop",
+                            "reached": False,
+                            "evidence": "Never smoked: jobgate smoke --plugin support-refund.",
+                            "observed_at": None,
+                            "proves": MEANINGS["blocked_noop"].proves,
+                            "does_not_prove": MEANINGS["blocked_noop"].does_not_prove,
+                        }
+                    ],
+                    "next_gate": "stateful_noop",
+                    "not_yet": "Not yet: this version is at blocked_noop; stateful_noop asks for a green smoke.",
+                }
+            ]
+        }
+    )
 
     phase: Phase
     rungs: tuple[ReadinessRung, ...]

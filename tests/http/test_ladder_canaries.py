@@ -172,6 +172,8 @@ async def test_a_reset_of_the_canarys_run_does_not_redeem_again(
         await wait_until(looked, 20, what="the new run has looked at its gate")
         await app.until_ended(await app.accepted(plugin, mode="dry_run"))
         assert (await app.status(job))["status"] == "queued"
+        goes_on = await app.get(f"/v1/jobs/{job}/preview")
+        assert (goes_on["projected_status"], goes_on["would_execute"]) == ("queued", False)
     else:
         assert (await app.until_ended(job))["failure"]["code"] in ("authority_revoked", "canary_inconclusive")
     assert len(stack.effects.calls(job=job)) == 1, "nothing is called again"

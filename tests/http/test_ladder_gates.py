@@ -261,3 +261,19 @@ async def test_of_an_approval_and_a_demotion_neither_skips_a_rung(
         missing = refused(await boss.http.post(approval), 409, "gate-not-met")["missing"]
         assert missing == ["one rung at a time: stateful_noop comes first", MISSING_SMOKE]
     assert await phase_of(operator, plugin) == "blocked_noop"
+
+
+async def test_a_proposal_made_before_a_demotion_opens_nothing_after_it(stack: Stack, operator: Client) -> None:
+    plugin, boss = await canary_plugin(stack, operator, phase="blocked_noop"), await boss_of(stack, operator)
+    await plant(stack, operator, plugin, "smoke")
+    old, other = [
+        (await operator.post(url_of(plugin), {"to": "stateful_noop"}, expect=201))["promotion_id"] for _ in "ab"
+    ]
+    done = await boss.post(f"/v1/promotions/{old}/approval")
+    await demote(operator, plugin, "blocked_noop")
+    refusal = refused(await boss.http.post(f"/v1/promotions/{other}/approval"), 409, "gate-not-met")
+    assert refusal["missing"] == ["a proposal made after the phase moved last; propose it again"]
+    assert (refusal["next_gate"], await phase_of(operator, plugin)) == ("stateful_noop", "blocked_noop")
+    assert await boss.post(f"/v1/promotions/{old}/approval") == done, "repeating an approval is no second one"
+    assert await phase_of(operator, plugin) == "blocked_noop"
+    await climb(operator, boss, plugin, "stateful_noop")

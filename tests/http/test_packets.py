@@ -1,5 +1,7 @@
 """One packet lets one held job run, once; its proof lets the version go live; nothing else moves."""
 
+import asyncio
+
 import pytest
 
 from tests.http.ladder import (
@@ -210,3 +212,31 @@ async def test_a_dry_run_is_no_job_for_a_packet(stack: Stack, operator: Client, 
 @pytest.mark.parametrize("members", [{"max_steps": 0}, {"max_steps": 1001}, {"expires_in_seconds": 0}, {"extra": 1}])
 async def test_what_is_not_a_packet_is_input_invalid(operator: Client, members: dict[str, int]) -> None:
     refused(await operator.http.post("/v1/packets", json=order("any", "look", **members)), 422, "input-invalid")
+
+
+@pytest.mark.parametrize("after", ["approved", "redeemed"])
+async def test_a_job_has_one_approved_packet_at_most(stack: Stack, operator: Client, app: Client, after: str) -> None:
+    plugin, boss = await canary_plugin(stack, operator), await boss_of(stack, operator)
+    job = await held_job(app, plugin)
+    packets = [await propose(operator, job, "look") for _ in range(4)]
+    if after == "redeemed":
+        assert (await approve(boss, packets[0])).status_code == 200
+        await app.until_ended(job)
+    answers = await asyncio.gather(*(approve(boss, packet) for packet in packets))
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
+    lost = [problem(answer) for answer in answers if answer.status_code == 409]
+    assert lost == [(409, "gate-not-met")] * 3
+    await app.until_ended(job)
+    states = sorted([await packet_state(operator, packet) for packet in packets])
+    assert states == ["proposed"] * 3 + ["redeemed"]
+
+
+async def test_what_a_packet_lacks_says_its_next_gate(stack: Stack, operator: Client, app: Client) -> None:
+    plugin = await canary_plugin(stack, operator, phase="stateful_noop")
+    job = await held_job(app, plugin)
+    refusal = refused(await operator.http.post("/v1/packets", json=order(job, "look")), 409, "gate-not-met")
+    assert (refusal["next_gate"], refusal["executed"], refusal["missing"]) == (
+        "live_canary",
+        "no",
+        ["phase live_canary"],
+    )

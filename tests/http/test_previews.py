@@ -181,7 +181,7 @@ async def test_the_preview_of_a_job_says_whether_it_goes_on_by_itself(
     await app.until_status(job, "waiting_for_human")
     assert facts(await preview_of(app, job)) == ("live_approved", None, "waiting_for_human", False, False, None)
     await operator.post(f"/v1/plugins/{name}/versions/1.0.0/demotions", {"to": "live_canary", "reason": "a test"})
-    demoted = ("dry_run_eligible", "awaiting_promotion", "failed", True, False, "live")
+    demoted = ("dry_run_eligible", "awaiting_promotion", "waiting_for_human", False, False, "live")
     assert facts(await preview_of(app, job)) == demoted
     await app.cancel(job)
     await app.until_ended(job)

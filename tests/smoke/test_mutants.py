@@ -73,6 +73,16 @@ async def test_a_planted_start_is_a_worker_that_executed(inner: Inside, quiet: S
 
     only(Flag.WORKER_EXECUTED, await inner.smoke(plant=plant))
     await engine.get_workflow_handle(name).terminate()
+
+
+async def test_a_start_of_another_type_for_our_workers_is_one_too(inner: Inside, quiet: Stack) -> None:
+    engine, name = await quiet.engine(), f"handmade-{uuid.uuid4().hex}"
+    queue = next(iter(inner.doors.settings.lanes.values())).task_queue
+
+    async def plant() -> None:
+        await engine.start_workflow("Other", id=name, task_queue=queue, execution_timeout=timedelta(minutes=1))
+
+    only(Flag.WORKER_EXECUTED, await inner.smoke(plant=plant))
     assert (await inner.smoke()).verdict == "green", "what was there before is no change"
 
 

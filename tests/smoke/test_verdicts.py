@@ -20,6 +20,7 @@ from gateway.smoking import Smoked, smoke
 from tests.rig.client import Client, problem
 from tests.rig.plugins import final, fresh_name, publish_plugin
 from tests.rig.stack import Stack
+from tests.rig.waiting import wait_until
 from tests.smoke.inside import DEMO, OPERATOR, Inside, held_job, until_parked, waiting_job
 from workflows.contract.ids import PluginName
 
@@ -95,7 +96,7 @@ async def test_a_refusal_that_is_broken_changes_nothing_and_is_a_flag(inner: Ins
     assert {flag for flag, raised in smoked.flags.items() if raised} == {Flag.STATE_MUTATED}
     assert not smoked.changes, "the watch let nothing through"
     assert inner.doors.telemetry.warnings.count > 0
-    inner.doors.telemetry.warnings.count = 0
+    inner.doors.telemetry.warnings.forget()
 
 
 async def test_processes_that_are_not_as_they_must_be_are_no_flag_and_not_green(inner: Inside) -> None:
@@ -117,10 +118,25 @@ async def test_processes_that_are_not_as_they_must_be_are_no_flag_and_not_green(
     told = "\n".join(smoked.reasons)
     assert "another build (0.0.0+other)" in told
     assert "is configured otherwise" in told
-    assert "logged 2 warnings, the last one: sweep failed" in told
+    assert "logged 2 warnings within the hour, the last one: sweep failed" in told
     stop = processes.update().where(processes.c.process_id == other.process_id).values(stopped_at=datetime.now(UTC))
     await inner.doors.ledger.write(lambda conn: conn.execute(stop).rowcount)
     assert (await inner.smoke()).verdict == "green"
+
+
+async def test_a_job_that_fails_is_no_warning_of_the_worker(inner: Inside, app: Client, operator: Client) -> None:
+    """What became of a step is told by the job; a worker that said so is as it must be."""
+    plugin = fresh_name("fails")
+    await publish_plugin(operator, plugin, [{**final(), "fail": {"status": 400, "times": 9}}])
+    ended = await app.until_ended(await app.accepted(plugin))
+    assert ended["failure"]["code"] == "model_failed"
+    since = datetime.now(UTC)
+
+    async def told() -> bool:
+        return all(one.seen_at > since for one in await inner.live())
+
+    await wait_until(told, 20, what="every process said how it is since then")
+    assert {one.process_id: one.last_warning for one in await inner.live() if one.warnings} == {}
 
 
 async def test_the_gate_believes_the_last_smoke(inner: Inside, app: Client, operator: Client) -> None:
@@ -142,6 +158,16 @@ async def test_the_gate_believes_the_last_smoke(inner: Inside, app: Client, oper
     )
     assert [(row.green, row.detail["verdict"]) for row in rows] == [(False, "red"), (True, "green")]
     assert all(row.digest.startswith("sha256:") for row in rows)
+
+
+async def test_a_live_version_that_demands_an_input_is_green(inner: Inside, operator: Client) -> None:
+    """A smoke has no input to offer: that the version refuses to rehearse without one is an answer that must be."""
+    plugin = fresh_name("demands")
+    demanding = {"input_schema": {"type": "object", "required": ["invoice"]}}
+    await publish_plugin(operator, plugin, [final()], manifest=demanding)
+    smoked = await inner.smoke(plugin)
+    assert smoked.verdict == "green", smoked.reasons
+    assert "a preview: 422 input-invalid" in smoked.exercised.refused
 
 
 async def test_smokes_ask_for_the_scope_and_the_grant(

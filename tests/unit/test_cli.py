@@ -151,6 +151,23 @@ def test_a_refusal_is_title_detail_and_the_next_step_on_standard_error(api: Fake
     assert lines[-1].startswith("Next: An operator climbs the next rung: jobgate readiness")
 
 
+def test_a_gate_that_stays_shut_says_each_missing_thing_once_and_who_knows_more(api: FakeApi, command: Command) -> None:
+    missing = ["a dry run", "a simulation"]
+    detail = "Not yet: a dry run; a simulation."
+    answer = problem(409, "gate-not-met", detail=detail, not_yet=detail, missing=missing)
+    api.answers["POST", "/v1/plugins/p/versions/1/promotions"] = [answer]
+    code, out, err = command("promote", "p", "1", "--to", "live_canary")
+    assert (code, out) == (1, "")
+    lines = [line.strip() for line in err.splitlines()]
+    assert lines[:3] == ["Title of gate-not-met (gate-not-met)", "missing: a dry run", "missing: a simulation"]
+    assert lines[-1].startswith("Next: jobgate readiness PLUGIN")
+
+
+def test_a_phase_that_is_none_is_wrong_usage(api: FakeApi, command: Command) -> None:
+    assert command("promote", "p", "1", "--to", "up")[0] == 2
+    assert api.asked == []
+
+
 def test_a_refusal_as_json_is_the_problem_document(api: FakeApi, command: Command) -> None:
     refusal = problem(404, "not-found")
     api.answers["GET", "/v1/jobs/k-1"] = [refusal]
@@ -193,6 +210,7 @@ def test_no_url_and_no_dev_stack_is_3_and_says_what_to_do(command: Command, monk
         ("decide", "k-1", "r1-abc", "answer"),
         ("promote", "p", "1"),
         ("promote", "p", "--to", "live"),
+        ("promote", "p", "1", "--to", "top"),
         ("promote", "p", "1", "--runtime", "--to", "live"),
         ("demote", "p", "1", "--to", "live"),
         ("token", "no spaces"),

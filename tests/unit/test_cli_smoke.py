@@ -78,7 +78,8 @@ def test_a_green_smoke_exits_0_and_says_what_may_and_what_must_not_be(api: FakeA
     assert "  rung     blocked_noop" in lines
     assert "  allowed  2 reads: liveness, the list of jobs" in lines
     assert all(f"    no        {flag:<17}  rows 3" in lines for flag in FLAGS)
-    assert lines[-2:] == ["  next     stateful_noop", "  Not yet: it starts no job."]
+    todo = "  next     jobgate promote support-refund 1.0.0 --to stateful_noop"
+    assert lines[-2:] == [todo, "  Not yet: it starts no job."]
     assert "1 probes can not be sent now" in out
     assert "no session exists" in command("smoke", "--plugin", "support-refund", "--verbose")[2]
 

@@ -26,7 +26,7 @@ from gateway.ledger.presence import (
     stop_process,
 )
 from gateway.ledger.tables import processes
-from gateway.logcounts import Warnings
+from gateway.logcounts import WITHIN_S, Warnings
 from gateway.presence import PACKAGES, build_of, config_of, present, process_of, shared_config
 from gateway.settings import SettingsInvalid, load_settings
 from gateway.telemetry import configure_logging, log
@@ -102,6 +102,16 @@ async def test_a_ledger_that_is_away_is_told_once_and_the_row_comes_with_it(tmp_
     await ledger.close()
     assert lines.getvalue().count("presence not written") == warnings.count == 1
     assert warnings.last == "presence not written"
+
+
+def test_what_was_loud_more_than_an_hour_ago_counts_no_more() -> None:
+    now = 0.0
+    warnings = Warnings(clock=lambda: now)
+    warnings(None, "", {"level": "error", "event": "a request failed"})
+    now = WITHIN_S
+    assert (warnings.count, warnings.last) == (1, "a request failed")
+    now = WITHIN_S + 1
+    assert (warnings.count, warnings.last) == (0, None)
 
 
 async def test_nothing_but_one_row_is_written(ledger: Ledger) -> None:
@@ -201,3 +211,17 @@ def test_a_process_is_named_as_the_engine_names_it(tmp_path: Path) -> None:
     assert (worker.identity, worker.lane, api.lane, worker.tools) == ("1@pod", "default", None, ("add",))
     assert api.process_id != worker.process_id
     assert (api.build, api.config) == (worker.build, worker.config)
+
+
+def test_a_step_that_failed_and_an_answer_that_came_late_are_no_word_on_the_process() -> None:
+    warnings = configure_logging("test", stream=io.StringIO())
+    failed = {"__temporal_error_identifier": "ActivityFailure"}
+    logging.getLogger("temporalio.activity").warning("Completing activity as failed", extra=failed)
+    core = logging.getLogger("temporal.core")
+    core.warning("[sdk_core::worker::workflow] Query not found when attempting to respond to it")
+    core.warning("[sdk_core::worker::activities] Activity not found on completion. This may happen if the activity")
+    assert (warnings.count, warnings.last) == (0, None)
+    logging.getLogger("temporalio.activity").warning("Completing activity as failed")
+    core.warning("[sdk_core::worker] Task not found when completing")
+    logging.getLogger("other").warning("Query not found when attempting to respond to it")
+    assert (warnings.count, warnings.last) == (3, "a line of other")

@@ -18,8 +18,8 @@ EffectId = NewType("EffectId", str)
 Digest = NewType("Digest", str)
 """`sha256:` and 64 hexadecimal digits."""
 BlobRef = NewType("BlobRef", str)
-"""Names stored bytes by their `Digest`; what belongs to one job names its folder too (`FOLDER/sha256:..`). The workspace
-is known from the context that holds the reference. Opaque to workflows."""
+"""Names stored bytes by their `Digest`; what belongs to one job names its folder too (`FOLDER/sha256:..`). The
+workspace is known from the context that holds the reference. Opaque to workflows."""
 
 WORKSPACE = re.compile(r"[a-z0-9-]{1,40}")
 KEY = re.compile(r"(?=.*[A-Za-z0-9])[A-Za-z0-9._~-]{1,200}")
