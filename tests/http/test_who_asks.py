@@ -134,7 +134,7 @@ async def ids(stack: Stack) -> Ids:
     moved = await boss.post(f"/v1/plugins/{plugin}/versions/1.0.0/demotions", down)
     held = await boss.accepted(plugin)
     await boss.until_event(held, "job.held")
-    order = {"job_id": held, "allowed_tools": [], "max_steps": 1, "expires_in_seconds": 600}
+    order: dict[str, Any] = {"job_id": held, "allowed_tools": [], "max_steps": 1, "expires_in_seconds": 600}
     packet = await boss.post("/v1/packets", order, expect=201)
     return Ids(
         foreign={
