@@ -26,7 +26,7 @@ from gateway.ledger.authorities import (
 from gateway.ledger.callbacks import close_call, untold_answers
 from gateway.ledger.effects import open_effects
 from gateway.ledger.engine import Ledger
-from gateway.ledger.gates import held_job_released
+from gateway.ledger.gates import held_job_released, packet_waits
 from gateway.ledger.grants import grants_of
 from gateway.ledger.journal import (
     ChangeRow,
@@ -151,7 +151,9 @@ def _of_subject(conn: Connection, change: ChangeRow) -> list[AuthorityRow]:
 
 def _released(conn: Connection, job: AuthorityRow) -> bool:
     receipt = find_receipt(conn, job.workspace, job.job_id)
-    return receipt is not None and held_job_released(conn, receipt)
+    if receipt is None:
+        return False
+    return held_job_released(conn, receipt) or packet_waits(conn, receipt, datetime.now(UTC))
 
 
 class Changes:

@@ -324,7 +324,9 @@ class Loop:
         self._people.void_all()
         if self._calls.writes:
             self._journal.publish()
-        await self._wind_down(work, self._longest_write() if workflow.patched("bounded-wind-down") else None)
+        await self._wind_down(
+            work, self._longest_write() if self._calls.writes and workflow.patched("bounded-wind-down") else None
+        )
         self._journal.emit(E.JOB_CANCELED, "Canceled.", finished_at=workflow.now())
         self._journal.publish()
 

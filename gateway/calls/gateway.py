@@ -54,8 +54,13 @@ class CallGateway:
 
     async def call(self, asked: ToolInput) -> ToolOutput:
         attempt = current_attempt()
-        receipt = await self._permits.admit(attempt)
+        standing = await self._permits.standing(attempt)
+        receipt = standing.receipt
         name_job(receipt)
+        if not (standing.allows(asked.tool) and standing.names(asked.tool)):
+            raise StepError(
+                StepCode.REJECTED, "This job may not call the tool: its grants or its packet do not name it."
+            )
         prepared = await self._prepare(attempt, receipt, asked)
         output = await self._called(prepared, asked)
         if output.outcome != "pending":

@@ -1,8 +1,8 @@
 """The leave to call, judged against what is true now: for every call the ledger, for a write the engine as well.
 
-`admit` is one read of the ledger; model, read and write begin with it. `take` is a permit to send one write: one engine
-read and one transaction that ends with the next epoch. A permit lives 250 ms: it is taken when the connection stands.
-Every refusal is a StepError and means that nothing was sent.
+`standing` is one read of the ledger; model, read and write begin with it. `take` is a permit to send one write: one
+engine read and one transaction that ends with the next epoch. A permit lives 250 ms: it is taken when the connection
+stands. Every refusal is a StepError and means that nothing was sent.
 """
 
 import asyncio
@@ -50,10 +50,6 @@ class Permits:
         self._metrics = metrics
         self._ttl = timedelta(seconds=authority_ttl_s)
         self._descendants: set[tuple[str, str]] = set()
-
-    async def admit(self, attempt: Attempt) -> ReceiptRow:
-        """The job's receipt. Raises StepError where the job may not call anything now."""
-        return (await self.standing(attempt)).receipt
 
     async def standing(self, attempt: Attempt) -> Standing:
         """The job's receipt and its authority, renewed where less than half of its time is left. Raises StepError where

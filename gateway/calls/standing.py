@@ -67,6 +67,10 @@ class Standing:
         tools: Sequence[str] | None = self.authority.limits.get("tools")
         return tools is None or tool in tools
 
+    def names(self, tool: str) -> bool:
+        """Whether the packet that the job runs by names the tool; without a packet any is."""
+        return self.packet is None or tool in self.packet.allowed_tools
+
 
 def examine(
     conn: Connection, attempt: Attempt, now: datetime, *, hold: bool = False, gated: bool = True

@@ -50,6 +50,19 @@ def held_job_released(conn: Connection, receipt: ReceiptRow) -> bool:
     return any(change.kind == "phase" and change.subject in subjects for change in since)
 
 
+def packet_waits(conn: Connection, receipt: ReceiptRow, now: datetime) -> bool:
+    """Whether the job would redeem a packet if it looked at its gate now."""
+    resolved = resolve(conn, receipt.workspace, receipt.plugin, receipt.version)
+    if resolved is None or PHASES.index(lower(resolved.version_phase, resolved.runtime_phase)) < PHASES.index(
+        "live_canary"
+    ):
+        return False
+    return any(
+        one.approved_at is not None and one.revoked_at is None and one.redeemed_at is None and now < one.expires_at
+        for one in packets_of(conn, receipt.workspace, receipt.job_id)
+    )
+
+
 def redeem_for(conn: Connection, run: str, receipt: ReceiptRow, now: datetime) -> PacketRow | None:
     """The packet that lets this run of a held job go: the one it redeemed before, else one that it redeems now. Call it
     with the job's row held. A packet opens nothing below `live_canary`, and nothing of another digest."""

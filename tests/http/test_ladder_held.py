@@ -90,9 +90,11 @@ async def test_a_release_below_live_is_none_and_a_demotion_takes_one_back(
     await to_live(operator, plugin, release_held=False)
     await runs_now(app, plugin)
     assert (await app.event_types(job))[-1] == "job.held"
+    assert await activities_of(stack, job) == [], "what does not let it go does not wake it"
     await demote(operator, plugin, "live_canary")
     await to_live(operator, plugin, release_held=True)
     assert (await app.until_ended(job))["status"] == "succeeded"
+    assert (await activities_of(stack, job))[0] == "read_gate"
 
 
 async def test_a_release_that_a_demotion_overtook_releases_nothing_when_it_is_live_again(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.http.jobs import waiting_job, waiting_plugin
 from tests.http.submissions import CANARY, publish_brisk, refused
-from tests.rig.client import Client, Json, fresh_key, problem
+from tests.rig.client import Client, Json, problem
 from tests.rig.plugins import fresh_name, promote
 from tests.rig.stack import Stack
 
@@ -68,15 +68,6 @@ async def test_a_demotion_is_at_once_and_says_what_becomes_of_open_jobs(
     refused(await app.http.post(url, json={"to": "blocked_noop", "reason": "x"}), 403, "not-permitted")
     await operator.post(url, {"to": "blocked_noop", "reason": "a test"})
     assert problem(await app.submit(plugin)) == (409, "blocked")
-
-
-async def test_a_replay_after_a_demotion_is_byte_equal(stack: Stack, operator: Client, app: Client) -> None:
-    name = await publish_brisk(operator, fresh_name("op-replay"))
-    key = fresh_key()
-    first = await app.submit(name, key=key)
-    await operator.post(f"/v1/plugins/{name}/versions/1.0.0/demotions", {"to": "blocked_noop", "reason": "a test"})
-    again = await app.submit(name, key=key)
-    assert (again.status_code, again.content) == (200, first.content)
 
 
 async def test_break_glass_has_a_scope_of_its_own(stack: Stack, operator: Client) -> None:

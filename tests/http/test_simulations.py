@@ -50,7 +50,11 @@ async def test_a_simulation_executes_nothing_and_is_recorded(stack: Stack, opera
     grown = {name: after[name] - before[name] for name in before if name not in ("blobs", "histories")}
     assert {name: by for name, by in grown.items() if by} == {"evidence": 1, "audit": 1}
     assert after["blobs"] == before["blobs"]
-    trail = (await operator.get("/v1/audit", params={"limit": 500}))["data"]
+    trail: list[Any] = []
+    after: dict[str, str] = {}
+    while (page := await operator.get("/v1/audit", params={"limit": 500, **after}))["data"]:
+        trail += page["data"]
+        after = {"after": page["next_cursor"]}
     (line,) = [line for line in trail if line["subject"] == f"{plugin}@1.0.0" and line["action"] == "plugin.simulated"]
     assert (line["actor"], line["detail"]) == ("operator", {"green": True, "eligibility": "blocked"})
 

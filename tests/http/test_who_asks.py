@@ -130,6 +130,12 @@ async def ids(stack: Stack) -> Ids:
     job, request = await waiting_job(boss, plugin, session="walls-session")
     key = await boss.post("/v1/api-keys", {"principal": "walls-boss"}, expect=201)
     [grant] = (await boss.get("/v1/grants"))["data"]
+    down = {"to": "live_canary", "reason": "for a job that is held"}
+    moved = await boss.post(f"/v1/plugins/{plugin}/versions/1.0.0/demotions", down)
+    held = await boss.accepted(plugin)
+    await boss.until_event(held, "job.held")
+    order: dict[str, Any] = {"job_id": held, "allowed_tools": [], "max_steps": 1, "expires_in_seconds": 600}
+    packet = await boss.post("/v1/packets", order, expect=201)
     return Ids(
         foreign={
             "job_id": job,
@@ -139,6 +145,8 @@ async def ids(stack: Stack) -> Ids:
             "version": "1.0.0",
             "grant_id": grant["grant_id"],
             "key_id": key["key_id"],
+            "promotion_id": moved["promotion_id"],
+            "packet_id": packet["packet_id"],
             "principal": "walls-boss",
         },
         unknown={
@@ -149,6 +157,8 @@ async def ids(stack: Stack) -> Ids:
             "version": "1.0.0",
             "grant_id": "grant_" + "0" * 32,
             "key_id": "0" * 24,
+            "promotion_id": "promo_" + "0" * 32,
+            "packet_id": "packet_" + "0" * 32,
             "principal": "walls-none",
         },
     )
@@ -163,6 +173,8 @@ BODIES: dict[str, Any] = {
     "deployPlugin": {"plugin": "{name}", "model": "scripted:script.yaml"},
     "setRelease": {"version": "1.0.0"},
     "promoteVersion": {"to": "live", "break_glass": {"reason": "a test"}},
+    "demoteVersion": {"to": "blocked_noop", "reason": "a test"},
+    "simulateVersion": {"plugin": "{name}", "input": {}},
 }
 
 

@@ -210,7 +210,11 @@ EVENT_DATA_KEYS = (
     "effect effect_id tool outcome expires_at kind request_id quorum votes decided_by decision retry_in_s step budget "
     "limit used initiator"
 )
-SHOWN = frozenset(f"{JOB_KEYS} {NESTED_KEYS} {PROBLEM_KEYS} {EVENT_DATA_KEYS}".split())
+PREVIEW_KEYS = (
+    "projected_status would_change would_execute side_effects worker_executed state_mutated process_started "
+    "approval_consumed config_changed phase_promoted"
+)
+SHOWN = frozenset(f"{JOB_KEYS} {NESTED_KEYS} {PROBLEM_KEYS} {EVENT_DATA_KEYS} {PREVIEW_KEYS}".split())
 THEIR_OWN = frozenset({"args", "labels", "result", "content"})
 """Members that hold what the app itself, its tools or its model said."""
 

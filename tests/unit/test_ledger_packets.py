@@ -8,9 +8,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
+from gateway.calls.attempts import Attempt
+from gateway.calls.standing import Denied, Standing, examine
+from gateway.ledger.authorities import insert_authority
 from gateway.ledger.catalog import insert_plugin_version
 from gateway.ledger.engine import Ledger
 from gateway.ledger.gates import redeem_for
+from gateway.ledger.grants import insert_grant
 from gateway.ledger.packets import (
     NewPacket,
     PacketRow,
@@ -22,8 +26,20 @@ from gateway.ledger.packets import (
     revoke_packet,
 )
 from gateway.ledger.phases import insert_promotion
-from gateway.ledger.receipts import find_receipt, lock_job, reserve
-from tests.unit.ledger_rows import AT, DEMO, JOB, OPERATOR, REFUND, SECOND, promotion, receipt, version
+from gateway.ledger.receipts import accept, find_receipt, lock_job, reserve
+from tests.unit.ledger_rows import (
+    AT,
+    DEMO,
+    JOB,
+    OPERATOR,
+    REFUND,
+    SECOND,
+    authority,
+    grant,
+    promotion,
+    receipt,
+    version,
+)
 from workflows.contract.ids import PrincipalId
 
 BOSS = PrincipalId("boss")
@@ -169,3 +185,21 @@ async def test_a_packet_opens_nothing_below_live_canary_and_nothing_of_another_d
     await ledger.write(lambda conn: insert_promotion(conn, promotion("p-down", phase="stateful_noop")))
     assert await ledger.write(at_the_gate("run-1")) is None
     assert (await ledger.read(found)).redeemed_at is None
+
+
+async def test_a_run_that_a_packet_lets_go_may_call_only_what_it_names(ledger: Ledger) -> None:
+    def run_by_it(conn: Connection) -> None:
+        proposed(conn)
+        insert_grant(conn, grant())
+        insert_authority(conn, authority())
+        accept(conn, DEMO, JOB, AT)
+        approve(conn)
+        redeem(conn)
+
+    await ledger.write(run_by_it)
+    run, other = (Attempt(DEMO, JOB, name, "7", 1) for name in ("run-1", "run-2"))
+    standing = await ledger.read(lambda conn: examine(conn, run, LATER))
+    assert isinstance(standing, Standing)
+    assert (standing.names("invoices.get"), standing.names("orders.get")) == (True, False)
+    assert replace(standing, packet=None).names("orders.get"), "a job that runs by its phase calls any"
+    assert isinstance(await ledger.read(lambda conn: examine(conn, other, LATER)), Denied)
