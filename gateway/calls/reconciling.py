@@ -45,7 +45,7 @@ class Reconciling:
     async def find_out(self, asked: ReconcileInput) -> ReconcileOutput:
         """Raises StepError where the question can not be put, and Refused where a store does not answer."""
         attempt = current_attempt()
-        receipt = await self._permits.admit(attempt)
+        receipt = (await self._permits.standing(attempt)).receipt
         name_job(receipt)
         row = await self._row(attempt, asked)
         if row is None or (row.workspace, row.job_id, row.tool) != (attempt.workspace, attempt.job_id, asked.tool):

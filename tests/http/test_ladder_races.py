@@ -15,7 +15,6 @@ from tests.rig.plugins import final
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
 from workflows.contract.gates import EligibilityFacts
-from workflows.policy.eligibility import classify
 
 
 @pytest.mark.parametrize("release_held", [True, False])
@@ -37,7 +36,7 @@ async def test_a_job_judged_before_a_release_and_started_after_it_hears_of_it(
                 "facts": EligibilityFacts(version_phase="live_canary", runtime_phase="live"),
             }
         )
-        receipt = row_of(held, asked, classify(held.facts)).receipt
+        receipt = row_of(held, asked).receipt
         await rewrite_row(stack, row.job_id, {"start_input": to_json(held), "receipt": receipt})
         await doorstep.set_phase(plugin, "live", release_held=release_held)
 

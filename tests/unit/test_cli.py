@@ -118,25 +118,6 @@ def test_a_replay_says_that_it_is_one(api: FakeApi, command: Command) -> None:
     assert "replayed" in command("submit", "p", "--key", "k-1")[1]
 
 
-def test_a_retry_is_asked_for_once_and_shows_its_receipt_and_how_to_watch_it(api: FakeApi, command: Command) -> None:
-    unknown = problem(503, "admission-unknown", retryable=True, retry_after_s=0.01)
-    api.answers["POST", "/v1/jobs/k-123/retry"] = [unknown, Canned(202, json.dumps({**RECEIPT, "retry_of": "k-123"}))]
-    code, out, _ = command("retry", "k-123", "--key", "k-124", "--release", "current", "--timeout", "60")
-    assert code == 0
-    assert "accepted" in out
-    assert "jobgate watch k-124" in out
-    first, second = api.asked
-    assert (first.headers["Idempotency-Key"], first.body) == (second.headers["Idempotency-Key"], second.body)
-    assert first.json == {"release": "current", "timeout_seconds": 60}
-
-
-def test_a_retry_that_could_repeat_a_write_is_refused_with_what_to_do(api: FakeApi, command: Command) -> None:
-    api.answers["POST", "/v1/jobs/k-123/retry"] = [problem(409, "effect-unreconciled", detail="It is not known.")]
-    code, out, err = command("retry", "k-123")
-    assert (code, out) == (1, "")
-    assert "Next: Find out whether its last write took effect" in err
-
-
 # --- refusals, unreachable, usage, crash
 
 
@@ -295,7 +276,7 @@ def test_setup_takes_a_workspace_and_its_admin_or_neither(command: Command, alon
         *("demo", "dev", "api", "worker", "setup", "token", "submit", "show", "watch", "list", "cancel"),
         *("requests", "decide", "plugin publish", "plugin versions", "deploy", "release set", "promote"),
         *("approve", "demote", "packet create", "packet approve", "packet show", "packet revoke"),
-        *("preview", "simulate"),
+        *("preview", "simulate", "retry"),
     ],
 )
 def test_every_command_teaches_by_example_and_takes_data_and_json(command: Command, name: str) -> None:

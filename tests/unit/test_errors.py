@@ -21,8 +21,8 @@ STATUS = {
     404: "not-found plugin-unknown",
     405: "method-not-allowed",
     409: "blocked local-only not-live-approved session-busy admission-expired key-taken-outside job-not-ended "
-    "job-ended already-decided request-voided version-exists release-conflict gate-not-met packet-spent "
-    "callback-answered workspace-exists",
+    "job-ended already-decided request-voided effect-unreconciled version-exists release-conflict gate-not-met "
+    "packet-spent callback-answered workspace-exists",
     410: "job-expired request-expired callback-over",
     412: "action-digest-mismatch",
     413: "payload-too-large",

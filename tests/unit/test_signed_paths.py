@@ -49,7 +49,7 @@ def test_a_time_that_is_none_proves_nothing(paths: SignedPaths, expires: str) ->
 
 def test_processes_that_start_together_share_one_key_that_only_the_owner_reads(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as threads:
-        loaded = list(threads.map(lambda _: SignedPaths.load(tmp_path), range(64)))
+        loaded = list(threads.map(SignedPaths.load, [tmp_path] * 64))
     assert len(set(loaded)) == 1
     key = tmp_path / "keys" / KEY
     assert stat.S_IMODE(key.stat().st_mode) == 0o600

@@ -1,0 +1,27 @@
+"""Retrying through the command line: what is sent, what is shown, and what is refused with what to do."""
+
+import json
+
+from tests.unit.fake_api import Canned, FakeApi
+from tests.unit.test_cli import RECEIPT, Command, api, command, problem
+
+__all__ = ["api", "command"]
+
+
+def test_a_retry_is_asked_for_once_and_shows_its_receipt_and_how_to_watch_it(api: FakeApi, command: Command) -> None:
+    unknown = problem(503, "admission-unknown", retryable=True, retry_after_s=0.01)
+    api.answers["POST", "/v1/jobs/k-123/retry"] = [unknown, Canned(202, json.dumps({**RECEIPT, "retry_of": "k-123"}))]
+    code, out, _ = command("retry", "k-123", "--key", "k-124", "--release", "current", "--timeout", "60")
+    assert code == 0
+    assert "accepted" in out
+    assert "jobgate watch k-124" in out
+    first, second = api.asked
+    assert (first.headers["Idempotency-Key"], first.body) == (second.headers["Idempotency-Key"], second.body)
+    assert first.json == {"release": "current", "timeout_seconds": 60}
+
+
+def test_a_retry_that_could_repeat_a_write_is_refused_with_what_to_do(api: FakeApi, command: Command) -> None:
+    api.answers["POST", "/v1/jobs/k-123/retry"] = [problem(409, "effect-unreconciled", detail="It is not known.")]
+    code, out, err = command("retry", "k-123")
+    assert (code, out) == (1, "")
+    assert "Next: Find out whether its last write took effect" in err
