@@ -30,7 +30,7 @@ from gateway.jwks import published_keys
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
 from gateway.ledger.presence import NewProcess
-from gateway.presence import present, process_of
+from gateway.presence import Presence, present, process_of
 from gateway.scopes import Action, Caller
 from gateway.settings import Settings
 from gateway.signed_paths import SignedPaths
@@ -63,6 +63,7 @@ class Doors:
     verifier: TokenVerifier
     process: NewProcess
     """This very process, as its presence tells it."""
+    presence: Presence
 
 
 @asynccontextmanager
@@ -83,7 +84,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         stack.callback(sweeping.cancel)
         verifier = await stack.enter_async_context(verifier_of(settings))
         process = process_of(settings, "api")
-        await stack.enter_async_context(present(ledger, process, telemetry.warnings, settings.presence_s))
+        presence = await stack.enter_async_context(present(ledger, process, telemetry.warnings, settings.presence_s))
         yield Doors(
             settings=settings,
             telemetry=telemetry,
@@ -98,6 +99,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             artifacts=Artifacts(ledger, blobs, SignedPaths.load(settings.data), settings.data),
             verifier=verifier,
             process=process,
+            presence=presence,
         )
 
 

@@ -34,6 +34,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from temporalio.exceptions import ApplicationError
 
 from gateway.logcounts import Warnings
+from gateway.logstream import LogStream
 from gateway.logtexts import fit_texts
 from gateway.metrics import Metrics
 from gateway.settings import Settings
@@ -77,7 +78,7 @@ def configure_logging(service: str, level: str = "info", stream: TextIO | None =
         fit_texts,
         warnings,
     ]
-    out = stream if stream is not None else sys.stderr
+    out = LogStream(stream if stream is not None else sys.stderr)
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_one_line)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
