@@ -205,7 +205,7 @@ def _vote(conn: Connection, asked: _Asked) -> VoteResult:
         decision=body.decision,
         action_digest=Digest(body.action_digest),
         reason=None if body.reason is None else clean_text(body.reason, REASON_CHARS),
-        at=max(now, *given),  # a vote is never older than the leave to give it, also where a clock was set back
+        at=max([now, *given]),  # a vote is never older than the leave to give it, also where a clock was set back
     )
     result = cast_vote(
         conn,
