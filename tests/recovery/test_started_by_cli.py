@@ -2,19 +2,16 @@
 for ever."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
+from tests.recovery.operators import on_job
 from tests.rig.client import fresh_key, problem
 from tests.rig.stack import Stack
 from workflows.contract.steps import WORKFLOW_TYPE
-
-TEMPORAL = Path(sys.executable).with_name("temporal")
 
 
 @pytest.mark.parametrize(
@@ -26,12 +23,7 @@ async def test_what_the_cli_starts_with_an_unknown_type_or_a_wrong_input_ends_at
 ) -> None:
     key = fresh_key()
     lane = stack.settings.lanes[stack.settings.lane].task_queue
-    where = ["--address", stack.address, "--namespace", stack.settings.namespace, "--task-queue", lane]
-    what = ["--type", kind, "--input", given, "--workflow-id", f"demo.{key}"]
-    started = await asyncio.create_subprocess_exec(
-        TEMPORAL, "workflow", "start", *where, *what, stdout=asyncio.subprocess.DEVNULL
-    )
-    assert await started.wait() == 0
+    await on_job(stack, key, "workflow", "start", "--task-queue", lane, "--type", kind, "--input", given)
     handle = (await stack.engine()).get_workflow_handle(f"demo.{key}")
     with pytest.raises(WorkflowFailureError) as failed:
         await asyncio.wait_for(handle.result(), 30)
