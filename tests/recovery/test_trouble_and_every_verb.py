@@ -25,7 +25,7 @@ QUICK = {"JOBGATE_PRESENCE_S": "0.2"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stack]:
-    async with running_stack(tmp_path_factory.mktemp("verbs"), apis=2, settings=QUICK) as stack:
+    async with running_stack(tmp_path_factory.mktemp("verbs"), settings=QUICK) as stack:
         yield stack
 
 
@@ -105,7 +105,7 @@ LEDGER = WRITES | {"replay", "read", "page", "list", "inbox", "preview", "locate
         (engine_killed, ENGINE, {"replay", "upload", "locate", "download", "publish", "audit"}),
         (ledger_locked, WRITES, {"replay", "read", "page", "stream", "list", "inbox", "request", "download"}),
         (ledger_gone, LEDGER, frozenset[str]()),
-        (blobs_gone, {"upload", "download"}, {"replay", "list", "cancel", "audit", "locate"}),
+        (blobs_gone, {"upload", "download", "publish"}, {"replay", "list", "cancel", "audit", "locate"}),
         pytest.param(
             *(disk_full, WRITES, {"replay", "read", "page", "stream", "list", "inbox", "request", "download"}),
             marks=pytest.mark.skipif(sys.platform != "linux", reason="limits of a process that runs are Linux's"),

@@ -33,7 +33,7 @@ def server() -> Generator[Postgres]:
 async def ground(server: Postgres, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stack]:
     own = Stack(tmp_path_factory.mktemp("verbs-postgres"), ledger_url=server.create_database("verbs"))
     try:
-        await own.start(apis=2)
+        await own.start()
         yield own
     finally:
         await own.close()
