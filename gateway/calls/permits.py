@@ -114,9 +114,9 @@ class Permits:
     async def look_again(self, attempt: Attempt) -> None:
         """Just before the bytes of a call without a permit leave. Raises StepError. What was seen is good for as long
         as a permit; whoever takes authority away waits so long before they say that nothing starts any more."""
+        await self._waited_for(attempt)
         while True:
             began = time.monotonic()
-            await self._waited_for(attempt)
             standing = await self._ledger.read(lambda conn: examine(conn, attempt, attempt.clock.now()))
             if isinstance(standing, Denied):
                 raise await self.refuse(attempt, standing)
