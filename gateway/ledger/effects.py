@@ -170,8 +170,8 @@ def mark_sent(conn: Connection, intent: Intent, *, seen_epoch: int, at: datetime
 
 
 def mark_not_sent(conn: Connection, effect_id: EffectId, epoch: int) -> bool:
-    """Takes a permit back of which surely nothing was sent; what an earlier epoch may have sent stays unknown. False: it
-    was not this epoch's to take."""
+    """Takes a permit back of which surely nothing was sent; what an earlier epoch may have sent stays unknown. False:
+    it was not this epoch's to take."""
     return conn.execute(_UNDO, {"of_effect": effect_id, "of_epoch": epoch}).first() is not None
 
 
