@@ -223,7 +223,13 @@ async def livez() -> dict[str, bool]:
     operation_id="readyz",
     tags=["health"],
     response_model=Readiness,
-    responses=refusals(ProblemCode.ENGINE_UNAVAILABLE, public=True),
+    responses=refusals(
+        ProblemCode.ENGINE_UNAVAILABLE,
+        ProblemCode.LEDGER_UNAVAILABLE,
+        ProblemCode.BLOBS_UNAVAILABLE,
+        ProblemCode.HTTP_DEADLINE_EXCEEDED,
+        public=True,
+    ),
 )
 async def readyz(window: Open) -> Response:
     """200 when a submission can be accepted now; every rung is named, unknown is not yes."""

@@ -23,6 +23,9 @@ from gateway.wire import Wire
 from workflows.contract.errors import JobgateError
 
 SEND_BUFFER_BYTES = 64 * 1024
+IDLE_S = 75
+"""How long an idle connection stays open: longer than clients (5 s) and proxies (60 s) keep one, because a request that
+meets the closing of its connection has no answer."""
 
 
 class _DrainingServer(uvicorn.Server):
@@ -69,6 +72,7 @@ def serve(settings: Settings) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=max(1, round(settings.api_grace_s)),
     )
     try:

@@ -96,7 +96,14 @@ async def locate(artifact_id: str, doors: At, caller: By) -> Response:
             "content": {"application/octet-stream": _BYTES},
             "headers": _SAVED,
         },
-        **refusals(P.NOT_PERMITTED, P.NOT_FOUND, public=True),
+        **refusals(
+            P.NOT_PERMITTED,
+            P.NOT_FOUND,
+            P.LEDGER_UNAVAILABLE,
+            P.BLOBS_UNAVAILABLE,
+            P.HTTP_DEADLINE_EXCEEDED,
+            public=True,
+        ),
     },
 )
 async def download(artifact_id: str, request: Request, doors: At, expires: str = "", signature: str = "") -> Response:

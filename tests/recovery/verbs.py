@@ -52,7 +52,10 @@ class World:
 
         async def in_time(name: str, verb: Verb) -> httpx2.Response:
             began = time.monotonic()
-            answer = await verb()
+            try:
+                answer = await verb()
+            except httpx2.HTTPError as error:
+                raise AssertionError(f"{name} broke off: {error!r}") from error
             took = time.monotonic() - began
             assert took < CLOCK_S + SLACK_S, f"{name} took {took:.1f} s: {answer.status_code}"
             return answer
@@ -120,12 +123,13 @@ async def made(stack: Stack) -> World:
     await stack.effects.wait_for_calls(held, 2, BUSY_S)
     await app.until_event(jobs["thinking"], "step.started", BUSY_S)
     jobs["fresh"], jobs["repeated"] = fresh_key(), fresh_key()
-    world.verbs = _verbs(world, request, digest, uploaded)
+    seen = (await app.status(jobs["stopped"]))["next_cursor"]
+    world.verbs = _verbs(world, request, digest, uploaded, seen)
     world.watching = asyncio.create_task(followed(app, jobs["decided"]))
     return world
 
 
-def _verbs(world: World, request: str, digest: str, uploaded: Json) -> dict[str, Verb]:
+def _verbs(world: World, request: str, digest: str, uploaded: Json, seen: str) -> dict[str, Verb]:
     app, jobs = world.app, world.jobs
     ended, decided = jobs["ended"], jobs["decided"]
     bundle = _bundle(fresh_name("trouble"))
@@ -143,7 +147,7 @@ def _verbs(world: World, request: str, digest: str, uploaded: Json) -> dict[str,
         "read running": lambda: app.http.get(f"/v1/jobs/{jobs['reading']}"),
         "page": lambda: app.http.get(f"/v1/jobs/{ended}?after=0"),
         "page running": lambda: app.http.get(f"/v1/jobs/{jobs['reading']}?after=0"),
-        "page later": lambda: app.http.get(f"/v1/jobs/{jobs['stopped']}?after=99", headers={"Prefer": "wait=1"}),
+        "page later": lambda: app.http.get(f"/v1/jobs/{jobs['stopped']}?after={seen}", headers={"Prefer": "wait=1"}),
         "stream": lambda: app.http.get(f"/v1/jobs/{ended}/events"),
         "result": lambda: app.http.get(f"/v1/jobs/{ended}/result"),
         "list": lambda: app.http.get("/v1/jobs?limit=5"),
@@ -195,8 +199,8 @@ async def converged(world: World) -> None:
     for api in stack.apis:
         await stack.until_ready(api)
     again = await world.ask_all()
-    assert unfit(again) == {}
-    assert tried_again(again) == set()
+    assert not unfit(again), unfit(again)
+    assert not tried_again(again), {name: again[name].text for name in tried_again(again)}
     assert again["replay"].content == world.receipts["ended"]
     ends = {name: await _end_of(world, job) for name, job in jobs.items()}
     statuses = {name: (end["status"], end["failure"]) for name, end in ends.items()}
