@@ -6,6 +6,7 @@ of a path.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import tempfile
@@ -37,6 +38,7 @@ from workflows.contract.text import clean_text
 ARTIFACT_BYTES = 50 * 1024 * 1024
 URL_S = 60
 UPLOADS_AT_ONCE = 16
+REGISTERED_S = 4.0
 PIECE_S = 10.0
 """How long an upload may send nothing."""
 WRITE_BYTES = 1024 * 1024
@@ -110,7 +112,21 @@ class Artifacts:
         await self._blobs.store(caller.workspace, ref, spooled.file, download_headers(new))
         if await self._blobs.check(caller.workspace, ref) != spooled.bytes:
             raise Refused(ProblemCode.BLOBS_UNAVAILABLE, "The upload could not be read back.", retry_after_s=1)
-        return await self._ledger.write(lambda conn: register(conn, new))
+        return await self._register(new)
+
+    async def _register(self, new: NewArtifact) -> ArtifactRow:
+        """The body has come, so what is left is over as soon as any other request. A refusal leaves no bytes behind;
+        of a transaction that may still commit they stay."""
+        try:
+            async with asyncio.timeout(REGISTERED_S):
+                return await self._ledger.write(lambda conn: register(conn, new))
+        except TimeoutError:
+            detail = "The ledger does not answer now: nothing was kept that anybody is told of."
+            raise Refused(ProblemCode.LEDGER_UNAVAILABLE, detail, retry_after_s=1) from None
+        except Refused:
+            with contextlib.suppress(Refused):
+                await self._blobs.erase(new.workspace, upload_folder(new.artifact_id))
+            raise
 
     async def address(self, caller: Caller, artifact_id: str) -> str:
         """Where its bytes can be had for a minute, for this caller now. Raises Refused."""
