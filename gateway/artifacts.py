@@ -11,11 +11,11 @@ import hashlib
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -35,10 +35,13 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import BlobRef
 from workflows.contract.text import clean_text
 
+T = TypeVar("T")
+
 ARTIFACT_BYTES = 50 * 1024 * 1024
 URL_S = 60
 UPLOADS_AT_ONCE = 16
-REGISTERED_S = 4.0
+LEDGER_S = 4.0
+"""The long clock of an upload is for its bytes: the ledger is waited for no longer than by any other request."""
 PIECE_S = 10.0
 """How long an upload may send nothing."""
 WRITE_BYTES = 1024 * 1024
@@ -80,7 +83,7 @@ class Artifacts:
 
     async def upload(self, caller: Caller, name: str, media_type: str, pieces: AsyncIterator[bytes]) -> ArtifactRow:
         """Keeps and registers what comes, or nothing of it. Raises Refused; its body's limit is the envelope's."""
-        await self._ledger.read(lambda conn: _may_upload(conn, caller))
+        await _soon(self._ledger.read(lambda conn: _may_upload(conn, caller)))
         if self._uploading >= UPLOADS_AT_ONCE:
             raise Refused(ProblemCode.TOO_MANY_REQUESTS, "Too many uploads at a time. Try again.", retry_after_s=1)
         self._uploading += 1
@@ -115,14 +118,11 @@ class Artifacts:
         return await self._register(new)
 
     async def _register(self, new: NewArtifact) -> ArtifactRow:
-        """The body has come, so what is left is over as soon as any other request. A refusal leaves no bytes behind;
-        of a transaction that may still commit they stay."""
+        """A refusal leaves no bytes behind; of a transaction that may still commit they stay."""
         try:
-            async with asyncio.timeout(REGISTERED_S):
-                return await self._ledger.write(lambda conn: register(conn, new))
-        except TimeoutError:
-            detail = "The ledger does not answer now: nothing was kept that anybody is told of."
-            raise Refused(ProblemCode.LEDGER_UNAVAILABLE, detail, retry_after_s=1) from None
+            return await _soon(self._ledger.write(lambda conn: register(conn, new)))
+        except LedgerSilent:
+            raise
         except Refused:
             with contextlib.suppress(Refused):
                 await self._blobs.erase(new.workspace, upload_folder(new.artifact_id))
@@ -146,6 +146,23 @@ class Artifacts:
         except BlobMissing:  # just erased
             raise _unknown() from None
         return row, self._blobs.stream(row.workspace, row.ref)
+
+
+class LedgerSilent(Refused):
+    """What was asked of it may still be done."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ProblemCode.LEDGER_UNAVAILABLE, "The ledger does not answer now. Upload again.", retry_after_s=1
+        )
+
+
+async def _soon(asked: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(LEDGER_S):
+            return await asked
+    except TimeoutError:
+        raise LedgerSilent from None
 
 
 async def _spool(file: IO[bytes], pieces: AsyncIterator[bytes]) -> _Spooled:
