@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 from opentelemetry.context import Context
@@ -78,7 +78,7 @@ def configure_logging(service: str, level: str = "info", stream: TextIO | None =
         fit_texts,
         warnings,
     ]
-    out = LogStream(stream if stream is not None else sys.stderr)
+    out = cast(TextIO, LogStream(stream if stream is not None else sys.stderr))
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_one_line)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
