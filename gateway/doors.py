@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from facade.clock import ARRIVED
 from gateway.admission import Admission
 from gateway.allowlist import CredentialPolicy
-from gateway.apikeys import is_api_key, prove_api_key
+from gateway.apikeys import is_api_key, named_in, prove_api_key
 from gateway.artifacts import Artifacts
 from gateway.authority import Denied, decide
 from gateway.blobs import Blobs
@@ -31,7 +31,7 @@ from gateway.jwks import published_keys
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
 from gateway.ledger.presence import NewProcess
-from gateway.places import PLACE, Places, Who, kind_of
+from gateway.places import PLACE, Kind, Places, Who, kind_of
 from gateway.presence import present, process_of
 from gateway.scopes import Action, Caller
 from gateway.seams import watched
@@ -143,7 +143,7 @@ async def caller_of(request: Request, doors: Doors) -> Caller:
     try:
         async with asyncio.timeout_at(_told_clock(request, doors.settings)):
             if is_api_key(credential):
-                caller = await prove_api_key(doors.ledger, credential)
+                caller = await _proved(request, doors, credential)
             else:
                 caller = await doors.verifier.verify(credential)
     except TimeoutError:
@@ -161,13 +161,21 @@ async def caller_of(request: Request, doors: Doors) -> Caller:
 By = Annotated[Caller, Depends(_caller)]
 
 
+async def _proved(request: Request, doors: Doors, credential: str) -> Caller:
+    """By the ledger, which many with one key, or with none that there is, must not keep from others."""
+    place = await doors.places.enter(Kind.KEYS, ("key", named_in(credential)), _clock(request, doors.settings))
+    try:
+        return await prove_api_key(doors.ledger, credential)
+    finally:
+        place.leave()
+
+
 async def take_place(request: Request, doors: Doors, who: Who) -> None:
     """Once for a request; the envelope gives it back. What a smoke asks is asked from its own place. Raises Refused:
     429 too-many-requests, 503 stopping, 504; then nothing was done."""
     if PLACE in request.scope or watched():
         return
-    until = _told_clock(request, doors.settings) or _usual_clock(request, doors.settings)
-    request.scope[PLACE] = await doors.places.enter(kind_of(request), who, until)
+    request.scope[PLACE] = await doors.places.enter(kind_of(request), who, _clock(request, doors.settings))
 
 
 async def _anybody(request: Request, doors: At) -> None:
@@ -232,6 +240,10 @@ def _told_clock(request: Request, settings: Settings) -> float | None:
         return request_clock(request, settings)
     except Refused:
         return None
+
+
+def _clock(request: Request, settings: Settings) -> float:
+    return _told_clock(request, settings) or _usual_clock(request, settings)
 
 
 def request_clock(request: Request, settings: Settings) -> float:

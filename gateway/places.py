@@ -41,6 +41,8 @@ class Kind(StrEnum):
     STREAMS = "streams"
     """Also polls that wait for news."""
     UPLOADS = "uploads"
+    KEYS = "keys"
+    """API keys that are looked up: before anybody is known, so their guests are the keys."""
 
 
 _KINDS: Mapping[str, Kind] = MappingProxyType(
@@ -203,6 +205,7 @@ class Places:
             Kind.READS: Room(settings.reads_at_once, line, share),
             Kind.STREAMS: Room(settings.streams_at_once, 0, share),
             Kind.UPLOADS: Room(settings.uploads_at_once, 0, share),
+            Kind.KEYS: Room(settings.reads_at_once, line, share),
         }
         self._count = count
         self.closing = False

@@ -78,6 +78,13 @@ class Wire(HttpToolsProtocol):
         self._stop_clock()
         super().on_headers_complete()
 
+    def on_response_complete(self) -> None:
+        """What is still to come of a body that nobody waits for must end as soon as a head must."""
+        unread = self.cycle.more_body and not self.pipeline
+        super().on_response_complete()
+        if unread and self._head_clock is None:
+            self._head_clock = self.loop.call_later(HEAD_S, self.transport.close)
+
     def send_400_response(self, msg: str) -> None:
         if max(self._arrived, self._parsed) > HEAD_BYTES:
             detail = f"The address and headers of a request may have at most {HEAD_BYTES // 1024} KiB."

@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI, Request
 from opentelemetry.sdk.trace import TracerProvider
+from starlette.requests import ClientDisconnect
+from structlog.testing import capture_logs
 
 from facade.clock import move_clock
 from gateway.envelope import BODY_LIMIT, Envelope
@@ -36,6 +38,10 @@ def misbehaving(telemetry: Telemetry) -> FastAPI:
     @app.get("/crash")
     async def crash() -> None:
         raise ZeroDivisionError(CANARY)
+
+    @app.get("/left")
+    async def left() -> None:
+        raise ClientDisconnect
 
     @app.get("/hang")
     async def hang() -> None:
@@ -70,6 +76,15 @@ async def test_a_crash_is_an_internal_problem_that_tells_nothing(http: httpx2.As
     response = await http.get("/crash")
     assert problem(response) == (500, "internal")
     assert CANARY not in response.text
+
+
+async def test_a_crash_is_logged_and_a_client_who_left_is_none(http: httpx2.AsyncClient) -> None:
+    with capture_logs() as lines:
+        await http.get("/crash")
+    assert [line["event"] for line in lines] == ["a request crashed"]
+    with capture_logs() as lines, pytest.raises(AssertionError):  # nothing is answered, which this client can not take
+        await http.get("/left")
+    assert lines == []
 
 
 @pytest.mark.parametrize("code", ProblemCode)
