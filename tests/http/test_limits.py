@@ -27,6 +27,7 @@ LIMITS = {
     "JOBGATE_CHANGES_AT_ONCE": "2",
     "JOBGATE_REQUESTS_WAITING": "4",
     "JOBGATE_STREAM_PING_S": "0.2",
+    "JOBGATE_STREAM_SEND_TIMEOUT_S": "1",
 }
 BODY = body_with("limited").encode()
 ASKING = "limited-asking"
@@ -226,7 +227,23 @@ async def test_one_who_uploads_slowly_does_not_keep_others_from_it(narrow: Stack
     assert (await app.http.post("/v1/artifacts", content=b"more")).status_code == 201
 
 
+async def test_a_download_that_nobody_reads_gives_its_place_back(narrow: Stack) -> None:
+    app, before = narrow.client("app"), len(narrow.apis[0].output)
+    kept = await app.post("/v1/artifacts", expect=201, content=b"x" * 8_000_000)
+    where = (await app.http.get(kept["url"])).headers["Location"]
+    async with begun(app.url, None, "GET", where, buffer=4096):
+        await until_at_work(narrow, "reads", 2)  # with the one that looks
+        await until_at_work(narrow, "reads", 1)
+    assert loud(narrow, before) == []
+
+
 # ---- who leaves is no crash
+
+
+def loud(stack: Stack, since: int) -> list[str]:
+    """Lines of the API's log that speak of a fault."""
+    lines = stack.apis[0].output[since:].splitlines()
+    return [line for line in lines if '"level": "error"' in line or '"level": "warning"' in line]
 
 
 @pytest.mark.parametrize(
@@ -253,8 +270,7 @@ async def test_a_client_who_leaves_while_its_body_is_read_is_no_crash(narrow: St
         await until_at_work(narrow, kind, 1)
         leaving.leave()
         await until_at_work(narrow, kind, 0)
-    said = narrow.apis[0].output[before:]
-    assert not [line for line in said.splitlines() if '"level": "error"' in line or '"level": "warning"' in line], said
+    assert loud(narrow, before) == []
     text = (await operator.http.get("/metrics")).text
     counted = [line for line in text.splitlines() if line.startswith("jobgate_http_requests_total")]
     assert any('status="499"' in line for line in counted)
