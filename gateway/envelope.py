@@ -109,9 +109,7 @@ class Envelope:
         answer.clock = None  # it has ended with the app
         if refused.code == ProblemCode.PAYLOAD_TOO_LARGE:
             await body.discard()
-        # Who asks a process that is being stopped again asks on a new connection, and so, elsewhere.
-        closed = {"Connection": "close"} if refused.code == ProblemCode.STOPPING else None
-        await problem_response(refused, scope[REQUEST_ID], closed)(scope, receive, answer.send)
+        await problem_response(refused, scope[REQUEST_ID])(scope, receive, answer.send)
 
     def _clock_s(self, scope: Scope, headers: Headers) -> float:
         if "jobgate-http-deadline" in headers:

@@ -4,11 +4,15 @@ How jobs end while a worker runs, and that an unknown one is no stream, is in `t
 """
 
 import asyncio
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
-from tests.conftest import FreshStack
+import pytest
+import pytest_asyncio
+
 from tests.http.jobs import plugin_of, terminate, waiting_job, waiting_plugin
 from tests.http.submissions import publish_brisk
+from tests.recovery.grounds import running_stack
 from tests.rig.client import Client, Json, StreamEvent
 from tests.rig.effect_log import Answer, Behaviour, EffectLog
 from tests.rig.plugins import call, final, tool, turn
@@ -22,16 +26,23 @@ EVERY_S = 0.008
 JOBS_AT_MOST = 80
 
 
-async def test_streams_of_jobs_that_end_without_a_worker_end_too(fresh_stack: FreshStack) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def quiet(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stack]:
+    """No worker, and pings that need no patience."""
+    settings = {"JOBGATE_STREAM_PING_S": "0.2"}
+    async with running_stack(tmp_path_factory.mktemp("ends"), workers=0, settings=settings) as stack:
+        yield stack
+
+
+async def test_streams_of_jobs_that_end_without_a_worker_end_too(quiet: Stack) -> None:
     """Terminated, out of time, and canceled while queued: for the last a worker must come, and readers wait for it."""
-    stack = await fresh_stack(workers=0, settings={"JOBGATE_STREAM_PING_S": "0.2"})
-    app, operator = stack.client("app"), stack.client("operator")
+    app, operator = quiet.client("app"), quiet.client("operator")
     brisk = await publish_brisk(operator, "ends")
     canceled, terminated, late = [await app.accepted(brisk, timeout_seconds=s) for s in (600, 600, 1)]
     reading = {job: asyncio.create_task(app.streamed(job)) for job in (canceled, terminated, late)}
     async with begun(app.url, app.token, "GET", f"/v1/jobs/{canceled}/events") as raw:
         assert b"event: job.queued" in await raw.reader.readuntil(b"event: job.queued")
-        await terminate(stack, terminated)
+        await terminate(quiet, terminated)
         assert (await app.cancel(canceled)).json()["status"] == "canceling"
         ends = {job: (await reading[job])[-1] for job in (terminated, late)}
         assert [(end.id, end.type) for end in ends.values()] == [("end", "job.failed")] * 2
@@ -40,7 +51,7 @@ async def test_streams_of_jobs_that_end_without_a_worker_end_too(fresh_stack: Fr
         # Meanwhile the third is quiet and alive: comments without an id.
         assert await pings(raw, 5) == [b": ping\n"] * 5
         assert not reading[canceled].done()
-        stack.add_worker()
+        quiet.add_worker()
         rest = await raw.reader.read()
     assert rest.endswith(b"\r\n0\r\n\r\n")
     frames = await reading[canceled]
@@ -49,14 +60,15 @@ async def test_streams_of_jobs_that_end_without_a_worker_end_too(fresh_stack: Fr
         assert await app.streamed(job) == await reading[job]  # what is done replays and closes
 
 
-async def test_a_job_that_waits_keeps_its_readers_by_comments_that_have_no_id(fresh_stack: FreshStack) -> None:
-    stack = await fresh_stack(settings={"JOBGATE_STREAM_PING_S": "0.2"})
-    app, operator = stack.client("app"), stack.client("operator")
-    job, request = await waiting_job(app, await waiting_plugin(stack, operator))
+async def test_a_job_that_waits_keeps_its_readers_by_comments_that_have_no_id(quiet: Stack) -> None:
+    if not quiet.workers:
+        quiet.add_worker()
+    app = quiet.client("app")
+    job, request = await waiting_job(app, await waiting_plugin(quiet, quiet.client("operator")))
     async with begun(app.url, app.token, "GET", f"/v1/jobs/{job}/events") as raw:
         await raw.reader.readuntil(b"event: request.opened")
         assert await pings(raw, 10) == [b": ping\n"] * 10
-        assert (await stack.client("approver").decide(job, request, "approve")).status_code == 200
+        assert (await quiet.client("approver").decide(job, request, "approve")).status_code == 200
         rest = await raw.reader.read()
     assert rest.count(b"event: job.succeeded") == 1
     assert rest.endswith(b"\r\n0\r\n\r\n")
