@@ -234,6 +234,7 @@ async def test_a_download_that_nobody_reads_gives_its_place_back(narrow: Stack) 
     async with begun(app.url, None, "GET", where, buffer=4096):
         await until_at_work(narrow, "reads", 2)  # with the one that looks
         await until_at_work(narrow, "reads", 1)
+    assert "dropped a reader that takes no bytes" in narrow.apis[0].output[before:]
     assert loud(narrow, before) == []
 
 

@@ -8,7 +8,7 @@ from tests.rig.client import Client, Json, problem
 from tests.rig.stack import Stack
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-PUBLIC = {"/livez", "/readyz", "/v1/callbacks/{token}"}
+PUBLIC = {"/livez", "/readyz", "/v1/callbacks/{token}", "/v1/artifacts/{artifact_id}/content"}
 
 
 async def document(client: Client) -> Json:
