@@ -6,7 +6,6 @@ compare-and-set: a decision that was first stands.
 """
 
 import json
-from datetime import UTC, datetime
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -39,7 +38,7 @@ class LedgerActivities:
         attempt = current_attempt()
 
         def stands(conn: Connection) -> tuple[DecisionRow | None, int]:
-            receipt, now = _receipt(conn, attempt), datetime.now(UTC)
+            receipt, now = _receipt(conn, attempt), attempt.clock.now()
             of = (attempt.workspace, attempt.job_id, asked.request_id)
             votes = [vote for vote in list_votes(conn, *of) if vote.decision == "approve"]
             counted = sum(
@@ -52,7 +51,7 @@ class LedgerActivities:
             _receipt(conn, attempt)
             of = (attempt.workspace, attempt.job_id, asked.request_id)
             shown = None if asked.shown is None else asked.shown.model_dump(mode="json")
-            return expire_request(conn, *of, action_digest=asked.action_digest, at=datetime.now(UTC), shown=shown)
+            return expire_request(conn, *of, action_digest=asked.action_digest, at=attempt.clock.now(), shown=shown)
 
         if asked.close:
             decision, votes = await self._ledger.write(closed), 0
@@ -65,7 +64,7 @@ class LedgerActivities:
         attempt = current_attempt()
 
         def look(conn: Connection) -> tuple[GateOutput, bool]:
-            standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            standing = examine(conn, attempt, attempt.clock.now(), gated=False)
             if standing is NO_RECEIPT:
                 raise NO_RECEIPT.error()
             if isinstance(standing, Denied):
@@ -76,7 +75,7 @@ class LedgerActivities:
 
         def redeem(conn: Connection) -> GateOutput:
             lock_job(conn, *job)
-            packet = redeem_for(conn, attempt.run_id, _receipt(conn, attempt), datetime.now(UTC))
+            packet = redeem_for(conn, attempt.run_id, _receipt(conn, attempt), attempt.clock.now())
             if packet is None:
                 return GateOutput(open=False)
             tools = tuple(ToolName(name) for name in packet.allowed_tools)
@@ -92,7 +91,7 @@ class LedgerActivities:
         attempt = current_attempt()
 
         def look(conn: Connection) -> AuthorityOutput:
-            standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            standing = examine(conn, attempt, attempt.clock.now(), gated=False)
             if standing is NO_RECEIPT:
                 raise NO_RECEIPT.error()
             if isinstance(standing, Denied) and standing.code is StepCode.AUTHORITY_REVOKED:
