@@ -267,5 +267,6 @@ class Changes:
         if closed:
             open_ = await self._ledger.read(lambda conn: open_authorities(conn, None))
             ended = closed & {(job.workspace, job.job_id) for job in open_}
+            ended -= await self._engine.open_among(ended)
             await self._ledger.write(lambda conn: mark_ended(conn, ended, now))
         self._ends_seen = now - OVERLAP

@@ -24,4 +24,4 @@ def test_a_retry_that_could_repeat_a_write_is_refused_with_what_to_do(api: FakeA
     api.answers["POST", "/v1/jobs/k-123/retry"] = [problem(409, "effect-unreconciled", detail="It is not known.")]
     code, out, err = command("retry", "k-123")
     assert (code, out) == (1, "")
-    assert "Next: Find out whether its last write took effect" in err
+    assert "Next: Find out what came of it, then: jobgate settle JOB EFFECT" in err
