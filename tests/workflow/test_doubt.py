@@ -5,7 +5,7 @@ Each as the whole log and as the list of what ran.
 
 import pytest
 
-from tests.workflow.hands import Fault, Hands, blob, call, final, turn
+from tests.workflow.hands import Fault, Hands, Held, Reply, blob, call, done, final, turn
 from tests.workflow.jobs import Job, Jobs
 from workflows.contract.errors import StepCode
 from workflows.contract.steps import ReconcileOutput, ToolOutput
@@ -125,6 +125,24 @@ async def test_cancel_voids_the_question_and_leaves_the_effect_unknown(jobs: Job
     ended = await job.end()
     assert ended.story == [*ASKED, "cancel.requested", "request.voided r1", "job.canceled"]
     assert ended.view.executed == "unknown"
+
+
+@pytest.mark.parametrize(("answer", "executed"), [("stop", "unknown"), ("happened", "yes")])
+async def test_a_call_that_ends_meanwhile_does_not_hide_that_an_effect_is_not_known(
+    jobs: Jobs, answer: str, executed: str
+) -> None:
+    reading = Held(done())
+    tools: dict[str, list[Reply]] = {"refunds.create": [UNKNOWN], "invoices.get": [reading]}
+    job = await jobs.start(Hands(model=[turn(1, REFUND, call(1, "invoices.get")), final(2)], tools=tools))
+    [request] = await job.pending(1)
+    reading.go.set()
+    await job.until("tool.finished invoices.get #1 ok")
+    view = (await job.look()).view
+    assert (view.status, view.executed, view.recovery) == ("waiting_for_human", "unknown", "needs_person")
+    if answer != "stop":
+        job.hands.effects.append(ReconcileOutput(outcome="happened"))
+    await job.decide(request, "settle", answer=answer)
+    assert (await job.end()).view.executed == executed
 
 
 async def test_the_deadline_ends_the_wait_for_a_person(skipping_jobs: Jobs) -> None:
