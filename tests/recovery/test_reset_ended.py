@@ -90,7 +90,7 @@ async def test_a_cancel_in_temporal_leaves_no_stop_and_a_reset_takes_it_back(gro
     [old] = await app.until_request(job)
     await on_job(ground, job, "workflow", "cancel")
     assert (await app.until_ended(job, BUSY_S))["status"] == "canceled"
-    await reset(ground, job, -2)
+    await reset(ground, job, -2, signals=False)
 
     async def asked() -> str | None:
         pending = [one["request_id"] for one in (await app.status(job))["pending"]]
