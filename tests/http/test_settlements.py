@@ -1,12 +1,10 @@
 """A write that its job left unknown is settled after the end: by whom, once, and what status and retry then say."""
 
-from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
 import pytest
-import pytest_asyncio
 from sqlalchemy import update
 
 from gateway.ledger.tables import effects as effects_table
@@ -182,17 +180,11 @@ async def test_a_write_that_may_still_arrive_is_awaited_first(
     assert (await app.status(job))["executed"] == "yes"
 
 
-@pytest_asyncio.fixture
-async def erased(stack: Stack, operator: Client, app: Client, approver: Client) -> AsyncGenerator[tuple[str, str]]:
+async def test_it_can_be_said_after_the_content_was_erased(
+    stack: Stack, operator: Client, app: Client, approver: Client
+) -> None:
     job, effect, _ = await left_unknown(stack, app, approver, "given up")
     assert (await operator.http.delete(f"/v1/jobs/{job}/content")).status_code == 200
-    yield job, effect
-
-
-async def test_it_can_be_said_after_the_content_was_erased(
-    operator: Client, app: Client, approver: Client, erased: tuple[str, str]
-) -> None:
-    job, effect = erased
     assert (await settle(approver, job, effect)).status_code == 200
     assert await state_of(operator, job) == "reconciled"
     assert (await app.status(job))["executed"] == "yes"

@@ -184,6 +184,21 @@ async def test_an_idempotent_write_out_of_attempts_leaves_its_effect_unknown(
     assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
 
 
+async def test_a_write_that_fails_while_its_job_does_is_not_said_to_be_tried_again(jobs: Jobs) -> None:
+    writing, reading = Held(Fault(StepCode.UNAVAILABLE)), Held(Fault(StepCode.REJECTED))
+    put, read = call(0, "notes.put", "idempotent_write"), call(1, "invoices.get")
+    tools: dict[str, list[Reply]] = {"notes.put": [writing], "invoices.get": [reading]}
+    asks = call(2, "refunds.create", "write", ask=True)
+    job = await jobs.start(Hands(model=[turn(1, put, read, asks)], tools=tools))
+    await writing.entered.wait()
+    reading.go.set()
+    await job.until("request.voided r1")
+    writing.go.set()
+    ended = await job.end()
+    assert ended.story[-3:] == ["request.voided r1", "effect.unknown notes.put #0", "job.failed tool_failed"]
+    assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
+
+
 async def test_an_idempotent_write_that_never_left_is_in_no_doubt(skipping_jobs: Jobs) -> None:
     put = call(0, "notes.put", "idempotent_write")
     refused = [Fault(StepCode.CONNECT_REFUSED) for _ in range(4)]
