@@ -103,6 +103,27 @@ async def test_a_cancel_in_temporal_leaves_no_stop_and_a_reset_takes_it_back(gro
     assert len(ground.effects.calls(name)) == 1
 
 
+@pytest.mark.parametrize(("how", "code"), [("out of time", "deadline_exceeded"), ("erased", "authority_revoked")])
+async def test_what_may_not_go_on_ends_again_and_calls_nothing(ground: Stack, how: str, code: str) -> None:
+    app, approver = ground.client(), ground.client("approver")
+    plugin, name = await paying(ground)
+    job = await app.accepted(plugin, timeout_seconds=4 if how == "out of time" else 3600)
+    [request] = await app.until_request(job)
+    if how == "erased":
+        await approver.decide(job, request, "reject")
+    ended = await app.until_ended(job, BUSY_S)
+    if how == "erased":
+        assert (await ground.client("operator").http.delete(f"/v1/jobs/{job}/content")).status_code == 200
+    looked = len(ground.effects.calls(f"{name}-look"))
+    await reset(ground, job, 0)
+    view = await app.until_ended(job, BUSY_S)
+    assert (view["status"], view["failure"]["code"], view["deadline"]) == ("failed", code, ended["deadline"])
+    assert view["pending"] == []
+    assert len(ground.effects.calls(f"{name}-look")) == looked == 1
+    assert ground.effects.calls(name) == []
+    assert (await app.status(job))["status"] == "failed"
+
+
 async def reset_to_its_request(ground: Stack, app: Client, how: str) -> tuple[str, str]:
     """A job that had ended so, noted as such, and waits for a person again."""
     approver = ground.client("approver")
