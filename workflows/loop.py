@@ -85,6 +85,8 @@ class Loop:
         work = asyncio.create_task(self._work())
         clock = asyncio.create_task(workflow.sleep(remaining(self._start.deadline, workflow.now()), summary="deadline"))
         guard = asyncio.create_task(self._guard())
+        for task in (work, guard):
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # none is left unheard
         try:
             await workflow.wait([work, clock, guard], return_when=asyncio.FIRST_COMPLETED)
             stopped = work.done() and isinstance(work.exception(), Stopped)
