@@ -1,7 +1,7 @@
 """A local OpenAI-compatible chat-completions server, scripted by the test and listening in a thread of it.
 
 It owns the answers still to give and the requests it got. It checks nothing about them: that is the test's part.
-Base URL for `openai-chat:NAME` models: `server.base_url`. A failure is the answer to any path, so to all makers' models.
+Base URL for `openai-chat:NAME` models: `server.base_url`. A failure is the answer to any path, for all makers' models.
 """
 
 import asyncio
