@@ -99,16 +99,17 @@ async def test_a_write_that_outlasts_the_grace_is_asked_after_and_not_sent_again
 async def test_a_second_sigterm_hurries_nobody(ground: Stack, effect: str) -> None:
     """An impatient operator, or a process manager that tells the whole group: the step still ends in its grace."""
     name = f"twice-{effect}"
-    ground.effects.set_behaviour(name, Behaviour(delay_seconds=3))
+    ground.effects.set_behaviour(name, Behaviour(answer=Answer.HOLD))
     busy = await alone(ground)
     app = ground.client()
     job = await app.accepted(await published(ground, [turn(call(name)), final()], tool(name, effect)))
     await ground.effects.wait_for_calls(name, job=job)
-    await one_more(ground)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         os.kill(busy.pid, number)
         await wait_until(lambda: "draining" in busy.output, BUSY_S, what="it drains")
+    ground.effects.release(name)
     assert await asyncio.to_thread(busy.wait, BUSY_S) == 0
+    await one_more(ground)
     assert (await app.until_ended(job, BUSY_S))["status"] == "succeeded"
     assert not {"attempt.replaced", "effect.unknown", "cancel.requested"} & set(await app.event_types(job))
     assert len(ground.effects.calls(name, job=job)) == 1
@@ -118,11 +119,11 @@ async def test_a_model_that_thinks_longer_than_the_grace_is_asked_again_elsewher
     """The budget counts the turn once, and what was written before is not written again."""
     busy = await alone(ground, IMPATIENT)
     app = ground.client()
-    script = [turn(call("noted")), final(delay_seconds=2)]
+    script = [turn(call("noted")), final(delay_seconds=6)]
     job = await app.accepted(await published(ground, script, tool("noted", "write")))
     await app.until_event(job, "step.started", BUSY_S, count=2)
-    await one_more(ground)
     assert await stopped(busy) == 0
+    await one_more(ground)
     end = await app.until_ended(job, BUSY_S)
     assert (end["status"], end["usage"]["steps"]) == ("succeeded", 3)
     replaced = await app.until_event(job, "attempt.replaced")
