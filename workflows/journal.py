@@ -26,7 +26,7 @@ from workflows.contract.job import (
     SegmentRef,
     Status,
 )
-from workflows.contract.text import escape_markdown
+from workflows.contract.text import clean_text, escape_markdown
 from workflows.policy.transitions import next_status
 
 STATUS_KEY = SearchAttributeKey.for_keyword("JobgateStatus")
@@ -38,8 +38,15 @@ DEADLINE_KEY = SearchAttributeKey.for_datetime("JobgateDeadline")
 RUNNING_TAIL_BYTES = 8 * 1024
 """While a job runs, its memo repeats at most this much of the newest events; an ended job keeps its whole tail."""
 
-CLOSED_REQUESTS_KEPT = 100
-"""A turn asks at most so often; what is dropped later is still in the events and in the ledger."""
+CLOSED_REQUESTS_KEPT = 20
+"""Every memo and every answer to a reader repeats them; what is dropped is still in the events and in the ledger."""
+
+PAGE_BYTES = 256 * 1024
+"""Events that one answer to the `view` query holds; the engine takes 2 MB, and the open requests need most of it."""
+
+RECORD_BYTES = 512 * 1024
+"""Events that an end record or a roll-over carries. Only a single turn of very many long events can be more."""
+CUT_MESSAGE = 60
 
 
 def _recovery(status: Status, executed: str) -> Recovery:
@@ -76,6 +83,7 @@ class Journal:
         self._told_pending = 0
         self._task: datetime | None = None
         self._seq_before_task = seq
+        self._size = sum(map(size_of, events))
 
     def emit(self, type: EventType, message: str, data: Mapping[str, Any] | None = None, **view: Any) -> Event:
         """Append an event; `view` are fields of the view that change with it. Raises IllegalTransition, unchanged."""
@@ -95,6 +103,7 @@ class Journal:
         self.view = self.view.model_copy(update=changed)
         self.seq += 1
         self.events.append(event)
+        self._size += size_of(event)
         return event
 
     def recovered(self, tag: str) -> None:
@@ -173,17 +182,36 @@ class Journal:
         )
 
     def end_record(self) -> EndRecord:
-        return EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(self.events))
+        return EndRecord(view=self.view, segments=tuple(self.segments), events=self.tail())
 
     def after(self, seq: int, limit: int) -> tuple[Event, ...]:
-        """Events this run holds whose seq is greater, oldest first."""
+        """Events this run holds whose seq is greater, oldest first: at most `limit`, and what one answer may hold."""
         first = self.seq - len(self.events) + 1
         start = max(seq - first + 1, 0)
-        return tuple(self.events[start : start + limit])
+        return _at_most(self.events[start : start + limit], PAGE_BYTES)
+
+    def segment(self, events: int, size: int) -> tuple[Event, ...]:
+        """The oldest events, where there are so many or they have so many bytes: as many as make up one segment."""
+        if len(self.events) < events and self._size < size:
+            return ()
+        return _at_most(self.events[:events], size)
 
     def archived(self, segment: SegmentRef) -> None:
         self.segments.append(segment)
         self.events = [event for event in self.events if event.seq is not None and event.seq > segment.last]
+        self._size = sum(map(size_of, self.events))
+
+    def tail(self) -> tuple[Event, ...]:
+        """The events that are not archived, for a record that has to fit into the engine: where they are too many for
+        it, the oldest keep their place, type and time, and lose their texts."""
+        kept = list(self.events)
+        size = sum(map(size_of, kept))
+        for place, event in enumerate(kept):
+            if size <= RECORD_BYTES:
+                break
+            kept[place] = event.model_copy(update={"message": clean_text(event.message, CUT_MESSAGE), "data": {}})
+            size -= size_of(event) - size_of(kept[place])
+        return tuple(kept)
 
     def memo(self) -> dict[str, EndRecord]:
         """What readers without a worker get: the view, and as many of the newest events as a memo should repeat.
@@ -191,7 +219,7 @@ class Journal:
         A cancellation's close event carries no details, so there the memo keeps the whole tail; the other endings
         keep it in their result or failure details.
         """
-        events = self.events
+        events = list(self.tail()) if self.view.status is Status.CANCELED else self.events
         if self.view.status is not Status.CANCELED:
             size, kept = 0, 0
             shown = 0 if self.view.status in TERMINAL else len(events)
@@ -202,6 +230,20 @@ class Journal:
                 kept += 1
             events = events[len(events) - kept :]
         return {MEMO_STATE: EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(events))}
+
+
+def size_of(event: Event) -> int:
+    """In bytes, as the engine and the blobs keep it."""
+    return len(event.model_dump_json().encode())
+
+
+def _at_most(events: Sequence[Event], size: int) -> tuple[Event, ...]:
+    """The first events, at least one, that together have at most `size` bytes."""
+    for count, event in enumerate(events):
+        size -= size_of(event)
+        if size < 0 and count:
+            return tuple(events[:count])
+    return tuple(events)
 
 
 def identity_of(start: JobStart) -> list[SearchAttributeUpdate[Any]]:

@@ -22,6 +22,8 @@ from workflows.steps import Steps
 TITLE_CHARS = 200
 MAX_ASKS = 3
 """How often the model may propose the very same call to people before it is refused without asking."""
+ASKED_KEPT = 1_000
+"""Calls whose count is kept, those proposed last, so that the state of a job that asks for ever stays small."""
 MAX_DECISION_REFUSED = 50
 MAX_INBOX = 1_000
 """Hints kept; who sends more of them by hand has them forgotten."""
@@ -125,10 +127,13 @@ class People:
 
     def open(self, call: PlannedCall) -> OpenRequest | None:
         """Ask for this call; None when the very same call was asked for too often."""
-        times = self.asked.get(call.action_digest, 0)
-        if call.kind == "approval" and times >= MAX_ASKS:
-            return None
-        self.asked[call.action_digest] = times + 1
+        if call.kind == "approval":
+            times = self.asked.pop(call.action_digest, 0)
+            self.asked[call.action_digest] = min(times + 1, MAX_ASKS)
+            if times >= MAX_ASKS:
+                return None
+            if len(self.asked) > ASKED_KEPT:
+                del self.asked[next(iter(self.asked))]
         self.opened += 1
         now, rule = workflow.now(), self._start.tools[call.tool].approval
         expires_at = self._start.deadline

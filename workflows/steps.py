@@ -6,9 +6,9 @@ because they never wake the workflow, so they could give no event, no epoch and 
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -194,3 +194,13 @@ def read_failure(error: ActivityError) -> StepError:
             return StepError(StepCode.LOST, "The attempt's process was not heard of in time.")
         return StepError(StepCode.DEADLINE, "The deadline came before the step ended.")
     return StepError(StepCode.LOST, "The attempt was stopped from outside.")
+
+
+async def uninterrupted(work: Coroutine[Any, Any, Any]) -> None:
+    """Await to the end even if a cancellation arrives meanwhile: the caller is ending already."""
+    task = asyncio.create_task(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue
