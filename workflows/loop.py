@@ -333,6 +333,7 @@ class Loop:
 
     async def _end_canceled(self, work: "asyncio.Task[ModelOutput | None]") -> None:
         self._ending = True
+        await self._people.hear_out()
         self._journal.emit(E.CANCEL_REQUESTED, "Cancel requested.", cancel_requested_at=workflow.now())
         self._people.void_all()
         if self._calls.writes:
@@ -350,6 +351,7 @@ class Loop:
         if self._packet is not None and code is not FailureCode.AUTHORITY_REVOKED:
             code, message = FailureCode.CANARY_INCONCLUSIVE, f"The canary proves nothing ({code}). {error.detail}"
         failure = Failure(code=code, message=message)
+        await self._people.hear_out()
         self._people.void_all()
         await self._wind_down(work, LAST_WORD if code is FailureCode.DEADLINE_EXCEEDED else None)
         self._journal.emit(

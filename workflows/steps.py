@@ -90,8 +90,9 @@ class Steps:
         """Publish the result; it is content-addressed, so another attempt makes nothing twice."""
         return await self._attempts(Activity.PUBLISH, "idempotent_write", make, PublishOutput, replaced, "publish")
 
-    async def read_decision(self, asked: DecisionInput) -> Ruling:
-        return await self._read(Activity.READ_DECISION, asked, Ruling, f"decision on {asked.request_id}")
+    async def read_decision(self, asked: DecisionInput, within: timedelta | None = None) -> Ruling:
+        """`within`: instead of the job's remaining time, for a job that is ending."""
+        return await self._read(Activity.READ_DECISION, asked, Ruling, f"decision on {asked.request_id}", within)
 
     async def read_gate(self) -> GateOutput:
         return await self._read(Activity.READ_GATE, None, GateOutput, "is the gate open?")
@@ -158,13 +159,15 @@ class Steps:
             return True
         return False
 
-    async def _read(self, activity: Activity, asked: object, returns: type[Out], summary: str) -> Out:
+    async def _read(
+        self, activity: Activity, asked: object, returns: type[Out], summary: str, within: timedelta | None = None
+    ) -> Out:
         try:
             return await workflow.execute_activity(
                 activity,
                 args=[] if asked is None else [asked],
                 result_type=returns,
-                schedule_to_close_timeout=self._left(),
+                schedule_to_close_timeout=within or self._left(),
                 start_to_close_timeout=timedelta(seconds=10),
                 retry_policy=LEDGER_READ,
                 cancellation_type=ActivityCancellationType.TRY_CANCEL,
