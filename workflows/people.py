@@ -21,14 +21,11 @@ from workflows.policy.asking import CLOSED, SETTLED_AS, WANTED, renumbered, warn
 from workflows.steps import Steps, uninterrupted
 
 TITLE_CHARS = 200
-MAX_ASKS = 3
-"""How often the model may propose the very same call to people before it is refused without asking."""
-ASKED_KEPT = 1_000
-"""Calls whose count is kept, those proposed last, so that the state of a job that asks for ever stays small."""
+MAX_ASKS = 3  # how often the model may propose the very same call to people before it is refused without asking
+ASKED_KEPT = 1_000  # calls whose count is kept, those proposed last: a job that asks for ever stays small
 MAX_DECISION_REFUSED = 50
-LAST_READ = timedelta(seconds=3)  # which a job that ends gives the ledger to tell what people have decided
-MAX_INBOX = 1_000
-"""Hints kept; who sends more of them by hand has them forgotten."""
+LAST_READ = timedelta(seconds=3)  # in which the ledger closes what a job that ends leaves open
+MAX_INBOX = 1_000  # hints kept; who sends more of them by hand has them forgotten
 
 
 class People:
@@ -191,7 +188,7 @@ class People:
                 if warn_at is not None:
                     self._warn(request)  # the warning's own time passed with no worker to give it
             self.inbox.discard(request.request_id)
-            ruling = await self._steps.read_decision(_question(request, shown=request if expired else None))
+            ruling = await self._steps.read_decision(_question(request, close=expired))
             if request.request_id in self._anew:
                 continue
             if ruling.verdict == "expired" or (ruling.verdict and ruling.action_digest == request.action_digest):
@@ -218,11 +215,14 @@ class People:
         )
 
     async def hear_out(self) -> None:
-        """The job ends: a decision that was answered is in its log, even if the hint was late; the rest is void then."""
+        """The job ends: the ledger closes what is open, and a decision that was first is told, even without a hint."""
         asked = [request for request in self._journal.view.requests if request.state == "pending"]
         if not asked or not workflow.patched("decided-at-the-end"):
             return
-        reads = [asyncio.create_task(self._steps.read_decision(_question(request), LAST_READ)) for request in asked]
+        reads = [
+            asyncio.create_task(self._steps.read_decision(_question(request, void=True), LAST_READ))
+            for request in asked
+        ]
         await uninterrupted(workflow.wait(reads))
         for request, read in zip(asked, reads, strict=True):
             if read.exception() is None and request in self._journal.view.requests:
@@ -290,9 +290,9 @@ class People:
             self._journal.emit(E.DECISION_REFUSED, message, {"reason": reason})
 
 
-def _question(it: OpenRequest, shown: OpenRequest | None = None) -> DecisionInput:
+def _question(it: OpenRequest, *, close: bool = False, void: bool = False) -> DecisionInput:
     known = DecisionInput(request_id=it.request_id, action_digest=it.action_digest, expires_at=it.expires_at)
-    return known.model_copy(update={"close": shown is not None, "shown": shown})
+    return known.model_copy(update={"close": close, "void": void, "shown": it if close or void else None})
 
 
 def callback_key(step: int, call: int) -> str:
