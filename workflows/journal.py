@@ -14,6 +14,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from workflows.contract.events import EVENT_DATA, Event, EventType
 from workflows.contract.job import (
+    MEMO_REQUESTS,
     MEMO_STATE,
     TERMINAL,
     EndRecord,
@@ -84,6 +85,7 @@ class Journal:
         self._task: datetime | None = None
         self._seq_before_task = seq
         self._size = sum(map(size_of, events))
+        self._told_requests: object = None
 
     def emit(self, type: EventType, message: str, data: Mapping[str, Any] | None = None, **view: Any) -> Event:
         """Append an event; `view` are fields of the view that change with it. Raises IllegalTransition, unchanged."""
@@ -153,7 +155,11 @@ class Journal:
         """Tell readers without a worker. Two history events at most: memo always, search attributes where changed."""
         self._unpublished = False
         self._told_seq = self.seq
-        workflow.upsert_memo(self.memo())
+        memo, told = self.memo(), self._told_requests
+        self._told_requests = memo.get(MEMO_REQUESTS)
+        if told is not None and told == self._told_requests:
+            del memo[MEMO_REQUESTS]
+        workflow.upsert_memo(memo)
         updates, self._identity = self._identity, []
         if self.view.status is not self._told_status:
             updates.append(STATUS_KEY.value_set(self.view.status.value))
@@ -213,11 +219,12 @@ class Journal:
             size -= size_of(event) - size_of(kept[place])
         return tuple(kept)
 
-    def memo(self) -> dict[str, EndRecord]:
+    def memo(self) -> dict[str, Any]:
         """What readers without a worker get: the view, and as many of the newest events as a memo should repeat.
 
         A cancellation's close event carries no details, so there the memo keeps the whole tail; the other endings
-        keep it in their result or failure details.
+        keep it in their result or failure details. While a job runs, a request that people decided is left to the
+        ledger: a turn of a hundred requests writes the memo some hundred times.
         """
         events = list(self.tail()) if self.view.status is Status.CANCELED else self.events
         if self.view.status is not Status.CANCELED:
@@ -229,7 +236,14 @@ class Journal:
                     break
                 kept += 1
             events = events[len(events) - kept :]
-        return {MEMO_STATE: EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(events))}
+        record = EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(events))
+        if not self.view.requests or not workflow.patched("requests-apart"):
+            return {MEMO_STATE: record}
+        over = self.view.status in TERMINAL
+        requests = tuple(r for r in self.view.requests if over or r.state in ("pending", "voided"))
+        view = self.view.model_copy(update={"requests": ()})
+        record = record.model_copy(update={"view": view, "requests_apart": True})
+        return {MEMO_STATE: record, MEMO_REQUESTS: requests}
 
 
 def size_of(event: Event) -> int:
