@@ -129,7 +129,7 @@ async def test_more_calls_than_a_turn_may_have_are_a_typed_failure(
     assert stack.effects.calls("look", job=job) == []
 
 
-@pytest.mark.parametrize("turns", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("turns", [2, pytest.param(10, marks=pytest.mark.slow)])
 async def test_hundreds_of_results_of_a_hundred_kilobytes_leave_polls_small(
     stack: Stack, doorstep: Doorstep, app: Client, turns: int
 ) -> None:

@@ -20,7 +20,7 @@ from tests.rig.plugins import call, fresh_name, publish_plugin, tool, turn
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STEPS = 5000
 EVERY, AT = 100, 50
