@@ -27,6 +27,7 @@ from workflows.contract.job import Status
 T = TypeVar("T")
 
 SETTLE_S = 2.0
+CUT_OFF_AFTER_S = 1.0
 LIST_AT_ONCE = 16
 SCANNED_AT_MOST = 500
 """Receipts that one page of a list filtered by status looks at; the next page goes on from there."""
@@ -229,15 +230,17 @@ def _watched(watch: Watch, ledger: LedgerFacts, cursor: Cursor, limit: int) -> J
 
 
 async def _both(first: Awaitable[LedgerFacts], second: Coroutine[Any, Any, T]) -> tuple[LedgerFacts, T]:
-    """Both at the same time; where both are refused, the ledger's refusal counts, so that nothing else is told."""
+    """Both at the same time; where both are refused, the ledger's refusal counts, so that nothing else is told. The
+    engine logs a question that is cut off as a failure, with the name that the caller gave: it gets time to end."""
     other = asyncio.create_task(second)
     try:
-        ledger = await first
-    except BaseException:
+        return await first, await other
+    except Exception:
+        await asyncio.wait({other}, timeout=CUT_OFF_AFTER_S)
+        raise
+    finally:
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)
-        raise
-    return ledger, await other
 
 
 def _not_permitted(*actions: ReadAction) -> Refused:

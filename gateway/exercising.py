@@ -67,7 +67,7 @@ def _hindered(probe: Probe, ground: Ground) -> str | None:
 
 
 def _note(done: Exercised, probe: Probe, got: tuple[int, str | None]) -> None:
-    if got not in ((probe.status, probe.code), probe.refusal):
+    if got not in ((probe.status, probe.code), probe.instead):
         done.unexpected.append(Unexpected(probe.what, _text(probe.status, probe.code), _text(*got)))
     elif got[1] is None:
         done.allowed.append(probe.what)

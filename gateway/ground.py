@@ -14,11 +14,11 @@ from gateway.authority import Allowed, decide
 from gateway.doors import Doors, permit
 from gateway.executions import look_at
 from gateway.ledger.catalog import PluginVersionRow, current_release, find_plugin_version, list_plugin_versions
-from gateway.ledger.catalog_tables import packets
+from gateway.ledger.catalog_tables import artifacts, packets
 from gateway.ledger.grants import grants_of
 from gateway.ledger.phases import phase_of, runtime_phase
 from gateway.ledger.receipts import ReceiptFilter, ReceiptRow, list_receipts
-from gateway.ledger.tables import decisions, sessions
+from gateway.ledger.tables import decisions, receipts, sessions
 from gateway.plugins import plugin_unknown
 from gateway.scopes import Action, Caller
 from workflows.contract.gates import PHASES, Phase
@@ -35,6 +35,7 @@ MISSING: Mapping[str, str] = {
     "asked_job": "nobody has decided a request yet",
     "session": "no session exists",
     "packet": "no packet exists",
+    "artifact": "no job here has published an artifact that is still kept",
     "plugin": "the smoke is the runtime's, not a plugin's",
     "version": "the smoke is the runtime's, not a plugin's",
     "previewable": "the smoke is the runtime's, not a plugin's",
@@ -115,17 +116,25 @@ def _version(conn: Connection, caller: Caller, plugin: PluginName, version: str 
 
 
 def _named(conn: Connection, caller: Caller, plugin: PluginName | None) -> Mapping[str, str]:
-    """The newest session, packet and decided request."""
+    """The newest session, packet, artifact and decided request."""
     facts: dict[str, str] = {}
     of_sessions = select(sessions.c.session).where(sessions.c.workspace == caller.workspace)
     of_packets = select(packets.c.packet_id).where(packets.c.workspace == caller.workspace)
+    of_artifacts = (
+        select(artifacts.c.artifact_id)
+        .join(receipts, (receipts.c.workspace == artifacts.c.workspace) & (receipts.c.job_id == artifacts.c.job_id))
+        .where(artifacts.c.workspace == caller.workspace, artifacts.c.erased_at.is_(None))
+    )
     if plugin is not None:
+        of_artifacts = of_artifacts.where(receipts.c.plugin == plugin)
         of_sessions = of_sessions.where(sessions.c.plugin == plugin)
         of_packets = of_packets.where(packets.c.plugin == plugin)
     if (session := conn.execute(of_sessions.order_by(sessions.c.at.desc()).limit(1)).scalar()) is not None:
         facts["session"] = session
     if (packet := conn.execute(of_packets.order_by(packets.c.at.desc()).limit(1)).scalar()) is not None:
         facts["packet"] = packet
+    if (artifact := conn.execute(of_artifacts.order_by(artifacts.c.at.desc()).limit(1)).scalar()) is not None:
+        facts["artifact"] = artifact
     of_requests = select(decisions.c.job_id, decisions.c.request_id).where(
         decisions.c.workspace == caller.workspace, decisions.c.shown.is_not(None)
     )

@@ -21,7 +21,7 @@ JSON = "application/json"
 class Probe:
     """`path` and the texts of `body` name facts of the ground in braces; `needs` are those that must be there. `scope`:
     what the caller must be allowed. `drop`: the reader goes after the first bytes. `body` bytes go out as they are.
-    `refusal`: besides `status`, this answer is as good."""
+    `instead`: besides `status`, this answer is as good."""
 
     what: str
     path: str
@@ -35,7 +35,7 @@ class Probe:
     key: str | None = None
     as_caller: Literal["caller", "nobody", "somebody"] = "caller"
     drop: bool = False
-    refusal: tuple[int, P] | None = None
+    instead: tuple[int, P | None] | None = None
 
 
 def _read(what: str, path: str, scope: Action | None = None, *needs: str, **more: Any) -> Probe:
@@ -46,6 +46,10 @@ def _refused(
     what: str, method: str, path: str, status: int, code: P, scope: Action | None = None, **more: Any
 ) -> Probe:
     return Probe(what, path, method, status, code, scope, **more)
+
+
+def _unknown(what: str, method: str, path: str, scope: Action | None = None, **more: Any) -> Probe:
+    return _refused(what, method, path, 404, P.NOT_FOUND, scope, **more)
 
 
 _JOBS, _SUBMIT = "/v1/jobs", Action.JOBS_SUBMIT
@@ -67,7 +71,8 @@ READS: tuple[Probe, ...] = (
     _read("a job's events, a page", "/v1/jobs/{job}?after=0&limit=50", Action.JOBS_READ, "job"),
     _read("a job's event stream, opened and dropped", "/v1/jobs/{job}/events", Action.JOBS_READ, "job", drop=True),
     _read("a job's preview", "/v1/jobs/{job}/preview", Action.JOBS_READ, "job"),
-    _read("a result", "/v1/jobs/{succeeded}/result", Action.JOBS_READ, "succeeded"),
+    _read("a result", "/v1/jobs/{succeeded}/result", Action.JOBS_READ, "succeeded", instead=(302, None)),
+    _read("the address of an artifact", "/v1/artifacts/{artifact}", Action.JOBS_READ, "artifact", status=302),
     _read("a job from behind", "/v1/operator/jobs/{job}", Action.OPERATOR_READ, "job"),
     _read("the inbox of requests", "/v1/requests", Action.JOBS_READ),
     _read("a request in full", "/v1/jobs/{asked_job}/requests/{request}", Action.JOBS_READ, "asked_job", "request"),
@@ -89,14 +94,14 @@ READS: tuple[Probe, ...] = (
         scope=_SUBMIT,
         needs=("previewable",),
         body=_REHEARSAL,
-        refusal=(422, P.INPUT_INVALID),  # a smoke has no input to offer, and a version may demand one
+        instead=(422, P.INPUT_INVALID),  # a smoke has no input to offer, and a version may demand one
     ),
 )
 
 REFUSALS: tuple[Probe, ...] = (
     _refused("without a credential", "GET", _JOBS, 401, P.UNAUTHENTICATED, as_caller="nobody"),
     _refused("a credential nobody signed", "GET", _JOBS, 401, P.UNAUTHENTICATED, as_caller="somebody"),
-    _refused("an address that is not there", "GET", "/v1/{unknown}", 404, P.NOT_FOUND),
+    _unknown("an address that is not there", "GET", "/v1/{unknown}"),
     _refused("a method that is not taken", "DELETE", _JOBS, 405, P.METHOD_NOT_ALLOWED),
     _refused("a query that is not taken", "GET", "/v1/jobs?{unknown}=1", 422, P.INPUT_INVALID, Action.JOBS_READ),
     _refused("a cursor of nobody", "GET", "/v1/jobs?after={unknown}", 400, P.CURSOR_INVALID, Action.JOBS_READ),
@@ -150,36 +155,45 @@ REFUSALS: tuple[Probe, ...] = (
         key="{unknown}",
         needs=("blocked",),
     ),
-    _refused("an unknown job", "GET", "/v1/jobs/{unknown}", 404, P.NOT_FOUND, Action.JOBS_READ),
-    _refused("cancelling an unknown job", "POST", "/v1/jobs/{unknown}/cancel", 404, P.NOT_FOUND, Action.JOBS_CANCEL),
-    _refused(
+    _unknown("an unknown job", "GET", "/v1/jobs/{unknown}", Action.JOBS_READ),
+    _unknown("cancelling an unknown job", "POST", "/v1/jobs/{unknown}/cancel", Action.JOBS_CANCEL),
+    _unknown(
         "a decision on an unknown request",
         "POST",
         "/v1/jobs/{unknown}/requests/r0-000000/decision",
-        404,
-        P.NOT_FOUND,
         Action.JOBS_DECIDE,
         body={"decision": "reject", "action_digest": NOBODY},
     ),
-    _refused(
+    _unknown(
         "a decision on a request that a job never made",
         "POST",
         "/v1/jobs/{open_job}/requests/r0-000000/decision",
-        404,
-        P.NOT_FOUND,
         Action.JOBS_DECIDE,
         body={"decision": "reject", "action_digest": NOBODY},
         needs=("open_job",),
     ),
+    _unknown("retrying an unknown job", "POST", "/v1/jobs/{unknown}/retry", _SUBMIT, body={}, key="{unknown}"),
+    _unknown("erasing an unknown job", "DELETE", "/v1/jobs/{unknown}/content", Action.GRANTS_WRITE),
+    _unknown("an unknown artifact", "GET", "/v1/artifacts/art_{unknown}", Action.JOBS_READ),
     _refused(
-        "an answer to a call of nobody",
-        "POST",
-        "/v1/callbacks/{unknown}",
-        404,
-        P.NOT_FOUND,
-        body={},
+        "bytes behind an address that nobody signed",
+        "GET",
+        "/v1/artifacts/art_{unknown}/content?expires=1&signature=x",
+        403,
+        P.NOT_PERMITTED,
         as_caller="nobody",
     ),
+    _refused(
+        "an upload as a form",
+        "POST",
+        "/v1/artifacts",
+        415,
+        P.UNSUPPORTED_MEDIA_TYPE,
+        _SUBMIT,
+        body=b"--",
+        kind="multipart/form-data",
+    ),
+    _unknown("an answer to a call of nobody", "POST", "/v1/callbacks/{unknown}", body={}, as_caller="nobody"),
     _refused(
         "a promotion that goes down",
         "POST",
@@ -219,20 +233,13 @@ REFUSALS: tuple[Probe, ...] = (
         body={"to": "live", "reason": "a probe of a smoke"},
         needs=_OF_VERSION,
     ),
-    _refused(
-        "approving an unknown promotion",
-        "POST",
-        "/v1/promotions/promo_{unknown}/approval",
-        404,
-        P.NOT_FOUND,
-        Action.PROMOTIONS_APPROVE,
+    _unknown(
+        "approving an unknown promotion", "POST", "/v1/promotions/promo_{unknown}/approval", Action.PROMOTIONS_APPROVE
     ),
-    _refused(
+    _unknown(
         "a packet for an unknown job",
         "POST",
         "/v1/packets",
-        404,
-        P.NOT_FOUND,
         Action.PROMOTIONS_WRITE,
         body={**_PACKET, "job_id": "{unknown}"},
     ),
@@ -246,15 +253,8 @@ REFUSALS: tuple[Probe, ...] = (
         body={**_PACKET, "job_id": "{succeeded}"},
         needs=("succeeded",),
     ),
-    _refused("an unknown packet", "GET", "/v1/packets/packet_{unknown}", 404, P.NOT_FOUND, Action.OPERATOR_READ),
-    _refused(
-        "approving an unknown packet",
-        "POST",
-        "/v1/packets/packet_{unknown}/approval",
-        404,
-        P.NOT_FOUND,
-        Action.PROMOTIONS_APPROVE,
-    ),
+    _unknown("an unknown packet", "GET", "/v1/packets/packet_{unknown}", Action.OPERATOR_READ),
+    _unknown("approving an unknown packet", "POST", "/v1/packets/packet_{unknown}/approval", Action.PROMOTIONS_APPROVE),
     _refused(
         "a release of an unknown version",
         "PUT",

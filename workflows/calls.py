@@ -73,6 +73,7 @@ class Calls:
         self._people = people
         self._may_start = may_start
         self._doubt = Doubt(start, journal, steps, people)
+        self._revoked = False
         self._write_turn = asyncio.Lock()
         self.writes: set[asyncio.Task[CallResult]] = set()
         self.packet: PacketTerms | None = None
@@ -141,8 +142,12 @@ class Calls:
         self._journal.steps_running += 1
         self._journal.emit(E.TOOL_STARTED, call.message, {**named, "attempt": 1})
         lost: list[StepError] = []
+        timeout_s = self._start.tools[call.tool].timeout_s
+        over_at = workflow.now()
 
         def asked(attempt: int) -> ToolInput:
+            nonlocal over_at
+            over_at = workflow.now() + timedelta(seconds=timeout_s)
             return ToolInput(
                 step=step,
                 call=call.call,
@@ -153,7 +158,7 @@ class Calls:
                 args_ref=call.args_ref,
                 effect_id=effect,
                 request_id=request.request_id if request else None,
-                timeout_s=self._start.tools[call.tool].timeout_s,
+                timeout_s=timeout_s,
                 progress=self._journal.progress(),
             )
 
@@ -183,7 +188,7 @@ class Calls:
             self._may_start()
             if effect is None or not workflow.patched("reconcile"):
                 raise self._ended(FailureCode.EFFECT_UNKNOWN, f"The outcome of {call.tool} is not known.")
-            reply = await self._doubt.resolve(step, call, effect)
+            reply = await self._doubt.resolve(step, call, effect, over_at)
             assert reply.outcome == "ok" or reply.outcome == "error"
         self._journal.amend(executed="yes")
         self._journal.emit(E.TOOL_FINISHED, reply.message, {**named, "outcome": reply.outcome})
@@ -263,13 +268,19 @@ class Calls:
             self._journal.amend(executed="yes")
         code = FAILURE_OF_STEP.get(error.step_code, otherwise)
         if code is FailureCode.AUTHORITY_REVOKED:
-            self._journal.emit(E.AUTHORITY_REVOKED, error.detail, {"reason": error.step_code})
+            self._tell_revoked(error.detail, error.step_code)
         return self._ended(code, f"{tool}: {error.detail}" if tool else error.detail)
 
     def revoked(self, reason: str) -> JobFailed:
         """How a job ends whose authority is gone; the event that says so comes first."""
-        self._journal.emit(E.AUTHORITY_REVOKED, reason, {"reason": StepCode.AUTHORITY_REVOKED})
+        self._tell_revoked(reason, StepCode.AUTHORITY_REVOKED)
         return JobFailed(FailureCode.AUTHORITY_REVOKED, reason)
+
+    def _tell_revoked(self, reason: str, code: StepCode) -> None:
+        """Once: a call that was refused and the hint that goes with it may arrive together."""
+        if not self._revoked:
+            self._revoked = True
+            self._journal.emit(E.AUTHORITY_REVOKED, reason, {"reason": code})
 
     def _ended(self, code: FailureCode, detail: str) -> JobFailed:
         """A call is cut off by the deadline a moment before the deadline's own timer: then that is the reason."""

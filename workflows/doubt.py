@@ -4,6 +4,10 @@ The ledger owns what came of it: every question is put to it first, and whatever
 there before it is believed here. Where nobody can tell, the job ends `effect_unknown`.
 """
 
+from datetime import datetime
+
+from temporalio import workflow
+
 from workflows.contract.errors import FailureCode, JobFailed, StepError
 from workflows.contract.events import EventType as E
 from workflows.contract.ids import EffectId
@@ -14,7 +18,8 @@ from workflows.people import People
 from workflows.steps import Steps
 
 ASKED_AGAIN_AFTER_S = 5.0
-"""A tool that has not found the effect is asked once more so much later: what was sent may still be on its way."""
+"""A tool that has not found the effect is asked once more, so much later and not before the write's own time is over:
+what was sent may still be on its way."""
 NOT_KNOWN = ReconcileOutput(outcome="not_known")
 
 
@@ -25,10 +30,10 @@ class Doubt:
         self._steps = steps
         self._people = people
 
-    async def resolve(self, step: int, call: PlannedCall, effect: EffectId) -> ToolOutput:
-        """What came of it, as the model is told. Raises JobFailed(EFFECT_UNKNOWN) where nobody knows; what ends the job
-        meanwhile (a cancel, the deadline) is raised as everywhere."""
-        told = await self._ask_tool(step, call, effect)
+    async def resolve(self, step: int, call: PlannedCall, effect: EffectId, over_at: datetime) -> ToolOutput:
+        """What came of it, as the model is told. `over_at`: when the time of the write's last attempt is over. Raises
+        JobFailed(EFFECT_UNKNOWN) where nobody knows; what ends the job meanwhile is raised as everywhere."""
+        told = await self._ask_tool(step, call, effect, over_at)
         if told.outcome == "not_known":
             told = await self._ask_person(step, call, effect)
         happened = told.outcome == "happened"
@@ -41,11 +46,11 @@ class Doubt:
         )
         return ToolOutput(outcome="ok" if happened else "error", result_ref=told.result_ref, message=message)
 
-    async def _ask_tool(self, step: int, call: PlannedCall, effect: EffectId) -> ReconcileOutput:
+    async def _ask_tool(self, step: int, call: PlannedCall, effect: EffectId, over_at: datetime) -> ReconcileOutput:
         """`not_known` also where the question itself fails: then a person is asked."""
         told = await self._ask(step, call, effect, ask="tool")
         if told.outcome == "did_not_happen" and told.by == "tool":
-            await self._steps.pause(ASKED_AGAIN_AFTER_S)
+            await self._steps.pause(max(ASKED_AGAIN_AFTER_S, (over_at - workflow.now()).total_seconds()))
             told = await self._ask(step, call, effect, ask="believe_tool")
         return told
 

@@ -87,6 +87,8 @@ class Loop:
         work = asyncio.create_task(self._work())
         clock = asyncio.create_task(workflow.sleep(remaining(self._start.deadline, workflow.now()), summary="deadline"))
         guard = asyncio.create_task(self._guard())
+        for task in (work, guard):
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # none is left unheard
         try:
             await workflow.wait([work, clock, guard], return_when=asyncio.FIRST_COMPLETED)
             stopped = work.done() and isinstance(work.exception(), Stopped)
@@ -212,10 +214,8 @@ class Loop:
     async def _archive(self, events: tuple[Event, ...]) -> bool:
         """Whether more may follow: until now, only so many events were a segment, and one for each turn."""
         many = workflow.patched("segments-by-size")
-        if not many:
-            events = tuple(self._journal.events[:SEGMENT_EVENTS])
-            if len(events) < SEGMENT_EVENTS:
-                return False
+        if not many and len(events := tuple(self._journal.events[:SEGMENT_EVENTS])) < SEGMENT_EVENTS:
+            return False
         try:
             ref = await self._steps.archive(events)
         except StepError as error:

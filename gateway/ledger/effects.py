@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, func, or_, select, update
 
 from gateway.ledger.tables import columns_of, effects, insert_if_absent, stops
 from workflows.contract.ids import BlobRef, Digest, EffectId, JobId, RequestId, ToolName, Workspace
@@ -96,10 +96,15 @@ _AGAIN = (
     )
     .returning(effects.c.effect_id)
 )
+_LEFT_BEFORE = and_(effects.c.effect == "idempotent_write", effects.c.epoch > 1)
 _UNDO = (
     update(effects)
     .where(_AT_EPOCH, effects.c.state.in_(NOT_KNOWN))
-    .values(state="intended", sent_at=None, finished_at=None)
+    .values(
+        state=case((_LEFT_BEFORE, "unknown"), else_="intended"),
+        sent_at=case((_LEFT_BEFORE, effects.c.sent_at)),
+        finished_at=None,
+    )
     .returning(effects.c.effect_id)
 )
 _RECORD = (
@@ -165,7 +170,8 @@ def mark_sent(conn: Connection, intent: Intent, *, seen_epoch: int, at: datetime
 
 
 def mark_not_sent(conn: Connection, effect_id: EffectId, epoch: int) -> bool:
-    """Takes a permit back of which surely nothing was sent. False: it was not this epoch's to take."""
+    """Takes a permit back of which surely nothing was sent; what an earlier epoch may have sent stays unknown. False:
+    it was not this epoch's to take."""
     return conn.execute(_UNDO, {"of_effect": effect_id, "of_epoch": epoch}).first() is not None
 
 

@@ -71,6 +71,7 @@ async def story(stack: Stack, app: Client, approver: Client) -> list[str]:
     waiting = await app.accepted(rejected)
     await app.until_request(waiting)
     await app.cancel(waiting)
+    await app.give_up(jobs[3], approver, 60)
     ends = {job: (await app.until_ended(job, 60))["status"] for job in (*jobs, canceled, waiting)}
     assert list(ends.values()) == ["succeeded", "succeeded", "succeeded", "failed", "canceled", "canceled"], ends
     assert all(sent.header("authorization") == BEARER for name in SAYS_IT for sent in stack.effects.calls(name))

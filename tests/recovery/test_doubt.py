@@ -90,7 +90,7 @@ FOUND_OUT = ["tool.started", "effect.unknown", "effect.reconciled", "tool.finish
 async def test_a_write_whose_worker_died_is_reconciled_by_its_tool(
     ground: Stack, app: Client, operator: Client, finds: Behaviour, outcome: str, state: str
 ) -> None:
-    plugin, name = await writer(ground, finds=finds)
+    plugin, name = await writer(ground, finds=finds, timeout_s=8)
     ground.effects.set_behaviour(name, Behaviour(answer=Answer.HOLD))
     job = await app.accepted(plugin)
     await ground.effects.wait_for_calls(name)

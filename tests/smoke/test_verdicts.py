@@ -170,6 +170,21 @@ async def test_a_live_version_that_demands_an_input_is_green(inner: Inside, oper
     assert "a preview: 422 input-invalid" in smoked.exercised.refused
 
 
+async def test_the_addresses_of_artifacts_are_read_and_what_nobody_may_erase_or_retry_is_refused(
+    inner: Inside, app: Client, operator: Client
+) -> None:
+    plugin = fresh_name("delivers")
+    await publish_plugin(operator, plugin, [final({"rows": ["x" * 1000] * 40})])
+    job = await app.accepted(plugin)
+    assert (await app.until_ended(job))["delivery"] == "delivered"
+    smoked = await inner.smoke(plugin)
+    assert smoked.verdict == "green", smoked.reasons
+    assert any(line.startswith("the address of an artifact") for line in smoked.exercised.allowed)
+    refused = "\n".join(smoked.exercised.refused)
+    for what in ("an unknown artifact", "an upload as a form", "erasing an unknown job", "retrying an unknown job"):
+        assert what in refused
+
+
 async def test_smokes_ask_for_the_scope_and_the_grant(
     quiet: Stack, inner: Inside, app: Client, operator: Client
 ) -> None:

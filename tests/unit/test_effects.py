@@ -17,6 +17,7 @@ from gateway.ledger.effects import (
     EffectState,
     Intent,
     Outcome,
+    close_unsent,
     count_sent_after_stop,
     find_effect,
     mark_not_sent,
@@ -165,6 +166,19 @@ async def test_a_permit_given_back_may_be_taken_again(ledger: Ledger) -> None:
     assert await state(ledger) == ("intended", 1, None)
     assert not await end(ledger, 1, "confirmed")
     assert await epoch(ledger, seen=1) == 2
+
+
+async def test_a_permit_given_back_does_not_unsay_what_an_earlier_epoch_may_have_sent(ledger: Ledger) -> None:
+    """Else the effect would be closed as one that surely did not happen, and a retry would repeat it."""
+    await ledger.write(admit)
+    again = replace(WRITE, effect="idempotent_write")
+    assert await epoch(ledger, again) == 1
+    assert await end(ledger, 1, "unknown")
+    assert await epoch(ledger, again, seen=1) == 2
+    assert await ledger.write(lambda conn: mark_not_sent(conn, WRITE.effect_id, 2))
+    assert await state(ledger) == ("unknown", 2, None)
+    assert not await ledger.write(lambda conn: close_unsent(conn, again, at=AT))
+    assert await epoch(ledger, again, seen=2) == 3
 
 
 async def test_of_two_permits_on_the_same_view_one_is_given(ledger: Ledger) -> None:

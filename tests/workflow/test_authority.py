@@ -1,8 +1,9 @@
 """A job is told that its authority may be gone, looks at the ledger, and believes that alone."""
 
-from tests.workflow.hands import Hands, Held, call, done, final, turn
+from tests.workflow.hands import Fault, Hands, Held, Reply, call, done, final, turn
 from tests.workflow.jobs import Jobs
 from tests.workflow.test_gate import CANARY
+from workflows.contract.errors import StepCode
 from workflows.contract.steps import AuthorityOutput, GateOutput
 
 REFUND = call(0, "refunds.create", "write", ask=True)
@@ -45,6 +46,19 @@ async def test_a_read_in_the_air_is_cut_off_and_a_write_is_awaited(jobs: Jobs) -
         await job.until("authority.revoked authority_revoked")
         held.go.set()
         assert (await job.end()).story[-2 - len(outcome) :] == [END[0], *outcome, END[1]]
+
+
+async def test_calls_that_are_refused_together_say_once_that_the_authority_is_gone(jobs: Jobs) -> None:
+    first, second = Held(Fault(StepCode.AUTHORITY_REVOKED)), Held(Fault(StepCode.AUTHORITY_REVOKED))
+    tools: dict[str, list[Reply]] = {"invoices.get": [first], "orders.get": [second]}
+    job = await jobs.start(Hands(model=[turn(1, READ, call(1, "orders.get"))], tools=tools, authorities=[GONE]))
+    await first.entered.wait()
+    await second.entered.wait()
+    first.go.set()
+    second.go.set()
+    await job.handle.signal("authority")
+    assert (await job.end()).story[-2:] == END
+    assert (await job.end()).story.count(END[0]) == 1
 
 
 async def test_a_hint_before_the_first_task_is_kept(jobs: Jobs) -> None:
