@@ -93,7 +93,7 @@ async def test_a_dry_run_that_is_told_runs_no_activity(jobs: Jobs) -> None:
 
 async def test_a_cancel_and_a_revocation_at_once_end_it_once(jobs: Jobs) -> None:
     job = await jobs.start(Hands(model=[turn(1, REFUND)], authorities=[GONE]))
-    [request] = await job.pending(1)
+    await job.pending(1)
     await job.handle.signal("authority")
     await job.handle.cancel()
     ended = await job.end()
