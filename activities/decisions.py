@@ -17,7 +17,7 @@ from gateway.calls.attempts import Attempt, current_attempt
 from gateway.calls.standing import NO_RECEIPT, Denied, examine
 from gateway.deciders import may_still_decide
 from gateway.ledger.authorities import find_authority, mark_open
-from gateway.ledger.decisions import DecisionRow, expire_request, find_decision, list_votes
+from gateway.ledger.decisions import DecisionRow, close_request, find_decision, list_votes
 from gateway.ledger.engine import Ledger
 from gateway.ledger.gates import held_job_released, redeem_for
 from gateway.ledger.packets import packets_of
@@ -35,7 +35,8 @@ class LedgerActivities:
 
     @activity.defn(name=Activity.READ_DECISION)
     async def read_decision(self, asked: DecisionInput) -> Ruling:
-        """What the ledger rules on a request; `close`: nobody decided in time, unless somebody did."""
+        """What the ledger rules on a request; `close`: nobody decided in time, unless somebody did; `void`: nobody can
+        any more."""
         attempt = current_attempt()
 
         def stands(conn: Connection) -> tuple[DecisionRow | None, int]:
@@ -52,9 +53,16 @@ class LedgerActivities:
             _receipt(conn, attempt)
             of = (attempt.workspace, attempt.job_id, asked.request_id)
             shown = None if asked.shown is None else asked.shown.model_dump(mode="json")
-            return expire_request(conn, *of, action_digest=asked.action_digest, at=attempt.clock.now(), shown=shown)
+            return close_request(
+                conn,
+                *of,
+                verdict="voided" if asked.void else "expired",
+                action_digest=asked.action_digest,
+                at=attempt.clock.now(),
+                shown=shown,
+            )
 
-        if asked.close:
+        if asked.close or asked.void:
             decision, votes = await self._ledger.write(closed), 0
         else:
             decision, votes = await self._ledger.read(stands)

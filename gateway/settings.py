@@ -236,7 +236,11 @@ class Settings(BaseSettings):
     max_cached_workflows: NonNegativeInt = 750
     """A cached job costs a worker about 0.2 MB (measured). 0 replays every task from its history; tests run once so."""
     roll_over_after_events: PositiveInt | None = None
-    """Continue-as-new at the first turn boundary with so many job events; None: when the engine suggests it."""
+    """Continue-as-new at the first turn boundary with so many events of the history; None: when the engine suggests
+    it."""
+    model_sees_bytes: PositiveInt = 512 * 1024
+    """A real model is shown its instructions, its input and so much of the newest of its conversation: about 130,000
+    tokens. What is older is left out, and a sentence says so."""
 
     content_retention_days: PositiveInt | None = None
     """Content of jobs that ended so long ago is erased, and uploads of that age; None: never."""

@@ -38,12 +38,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from facade.reader import Execution, Waiting
 from gateway.histories import Histories, trouble, unavailable
-from gateway.records import STOPPED, Standing, execution_of, memo_of, standing_of
+from gateway.records import STOPPED, Standing, execution_of, memo_of, recorded_of, standing_of
 from gateway.seams import ClientSeam, Flag, refuse
 from gateway.settings import Settings
 from workflows.contract.errors import JobgateError
 from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
-from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, JobStart, MemoStart
+from workflows.contract.job import MEMO_START, JobStart, MemoStart
 from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, CallbackHint, DecisionHint, Hint, ViewInput, ViewOutput
 from workflows.opening import memo_of as memo_start_of
 from workflows.policy.deadline import EXECUTION_GRACE
@@ -253,7 +253,7 @@ class Engine:
             async for row in listed:
                 ids = split_workflow_id(row.id)
                 memo = memo_of(row.raw_info.memo, MEMO_START, MemoStart)
-                recorded = memo_of(row.raw_info.memo, MEMO_STATE, EndRecord)
+                recorded = recorded_of(row.raw_info.memo)
                 if ids and memo and recorded:
                     found.append(Waiting(ids[1], memo, recorded))
         return tuple(found)

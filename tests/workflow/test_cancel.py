@@ -6,7 +6,10 @@ from temporalio.client import WorkflowExecutionStatus
 from tests.workflow.hands import Fault, Hands, Held, call, done, final, turn
 from tests.workflow.jobs import Jobs
 from workflows.contract.errors import StepCode
+from workflows.contract.ids import Digest, PrincipalId
+from workflows.contract.steps import Ruling
 
+ANN = PrincipalId("ann")
 READ = call(0, "invoices.get")
 WRITE = call(0, "refunds.create", "write")
 OPENING = ["job.queued", "job.started", "step.started turn 1"]
@@ -65,6 +68,19 @@ async def test_cancel_while_waiting_for_people_voids_the_requests(jobs: Jobs) ->
         "job.canceled",
     ]
     assert {request.state for request in ended.view.requests} == {"voided"}
+    assert job.hands.asked_tool == []
+
+
+async def test_what_was_decided_before_a_job_ends_is_in_its_log_even_without_a_hint(jobs: Jobs) -> None:
+    asks = [call(n, "notes.put", "idempotent_write", ask=True) for n in range(2)]
+    job = await jobs.start(Hands(model=[turn(1, *asks), final(2)]))
+    first, second = await job.pending(2)
+    for request, action in ((first, asks[0].action_digest), (second, "of another call")):
+        job.hands.ledger[request] = Ruling(verdict="approve", action_digest=Digest(action), decided_by=(ANN,))
+    await job.handle.cancel()
+    ended = await job.end()
+    assert ended.story[6:] == ["request.decided r1 approve", "cancel.requested", "request.voided r2", "job.canceled"]
+    assert [request.state for request in ended.view.requests] == ["approved", "voided"]
     assert job.hands.asked_tool == []
 
 
