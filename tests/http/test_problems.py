@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from tests.http.test_who_asks import OPEN
 from tests.rig.client import Client, Json, problem
 from tests.rig.stack import Stack
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-PUBLIC = {"/livez", "/readyz", "/v1/callbacks/{token}", "/v1/artifacts/{artifact_id}/content"}
 
 
 async def document(client: Client) -> Json:
@@ -19,7 +19,7 @@ async def test_every_address_wants_a_credential(stack: Stack, app: Client) -> No
     paths = (await document(app))["paths"]
     async with Client(stack.apis[0].url, None) as nobody:
         for path, operations in paths.items():
-            if path in PUBLIC:
+            if path in OPEN:
                 continue
             for method in operations:
                 response = await nobody.http.request(method.upper(), path.replace("{", "").replace("}", ""))
@@ -94,7 +94,7 @@ async def test_the_document_is_complete(app: Client) -> None:
     for path, item in described["paths"].items():
         for operation in item.values():
             assert "500" in operation["responses"], path
-            assert ("401" in operation["responses"]) is (path not in PUBLIC)
+            assert ("401" in operation["responses"]) is (path not in OPEN)
             for status, response in operation["responses"].items():
                 assert "X-Request-Id" in response["headers"]
                 assert status < "400" or list(response["content"]) == ["application/problem+json"]

@@ -152,7 +152,7 @@ async def test_an_echoed_credential_is_nowhere(
     stack: Stack, doorstep: Doorstep, effects: EffectLog, answer: Answer
 ) -> None:
     effects.set_behaviour("t", Behaviour(answer=answer))
-    record = await run(doorstep, effects, effect="write")
+    record = await run(doorstep, effects, effect="write", in_doubt=answer is Answer.ECHO_ERROR)
     (sent,) = effects.calls("t")
     assert CANARY in (sent.header("authorization") or "")
     handle = doorstep.client.get_workflow_handle(workflow_id(DEMO, JobId(sent.job or "")))

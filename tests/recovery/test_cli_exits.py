@@ -1,8 +1,8 @@
 """Each command-line entry point leaves with the right code and all it had to say, piped, again and again.
 
 A process that loaded the Temporal SDK can abort at interpreter exit (1 in 8 where nothing is done about it), and piped
-output is buffered: both faults show only in repetition. Commands that call the API run 50 times. Those that load the
-SDK cost seconds of processor time: 12 set-ups, and 6 starts of an API and a worker side by side.
+output is buffered: both faults show only in repetition. Commands that call the API run 24 times. Those that load the
+SDK cost seconds of processor time: 12 set-ups, and 4 starts of an API and a worker side by side.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.rig.stack import Stack, free_port
 from tests.rig.waiting import wait_until
 
 JOBGATE = Path(sys.executable).with_name("jobgate")
-CHEAP, SETUPS, STARTS, SIDE_BY_SIDE = 50, 12, 6, 3
+CHEAP, SETUPS, STARTS, SIDE_BY_SIDE = 24, 12, 4, 3
 LINES = 12
 
 

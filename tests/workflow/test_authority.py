@@ -1,6 +1,6 @@
 """A job is told that its authority may be gone, looks at the ledger, and believes that alone."""
 
-from tests.workflow.hands import Fault, Hands, Held, call, done, final, turn
+from tests.workflow.hands import Fault, Hands, Held, Reply, call, done, final, turn
 from tests.workflow.jobs import Jobs
 from tests.workflow.test_gate import CANARY
 from workflows.contract.errors import StepCode
@@ -50,7 +50,7 @@ async def test_a_read_in_the_air_is_cut_off_and_a_write_is_awaited(jobs: Jobs) -
 
 async def test_calls_that_are_refused_together_say_once_that_the_authority_is_gone(jobs: Jobs) -> None:
     first, second = Held(Fault(StepCode.AUTHORITY_REVOKED)), Held(Fault(StepCode.AUTHORITY_REVOKED))
-    tools = {"invoices.get": [first], "orders.get": [second]}
+    tools: dict[str, list[Reply]] = {"invoices.get": [first], "orders.get": [second]}
     job = await jobs.start(Hands(model=[turn(1, READ, call(1, "orders.get"))], tools=tools, authorities=[GONE]))
     await first.entered.wait()
     await second.entered.wait()
