@@ -18,7 +18,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from gateway.blobs import BlobCorrupt, BlobMissing
-from gateway.calls.attempts import current_attempt, name_job
+from gateway.calls.attempts import begin, current_attempt, name_job
+from gateway.calls.engine_clock import EngineClock
 from gateway.ledger.engine import Ledger
 from gateway.ledger.receipts import find_receipt
 from gateway.metrics import Metrics
@@ -59,18 +60,21 @@ class Boundary(Interceptor):
     def __init__(self, metrics: Metrics, ledger: Ledger) -> None:
         self._metrics = metrics
         self._ledger = ledger
+        self._clock = EngineClock()
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Outermost(next, self._metrics, self._ledger)
+        return _Outermost(next, self._metrics, self._ledger, self._clock)
 
 
 class _Outermost(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, metrics: Metrics, ledger: Ledger) -> None:
+    def __init__(self, next: ActivityInboundInterceptor, metrics: Metrics, ledger: Ledger, clock: EngineClock) -> None:
         super().__init__(next)
         self._metrics = metrics
         self._ledger = ledger
+        self._clock = clock
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        begin(self._clock)
         info = activity.info()
         began = time.monotonic()
         with bind(job=info.workflow_id, activity=info.activity_type):

@@ -4,8 +4,6 @@ Reading an answer takes it, so that nobody reminds the job of it again; with `cl
 without an answer is unknown from then on. An answer that was first stands.
 """
 
-from datetime import UTC, datetime
-
 from sqlalchemy import Connection
 from temporalio import activity
 
@@ -29,7 +27,7 @@ class CallbackActivity:
         def read(conn: Connection) -> CallbackRow | None:
             if find_receipt(conn, attempt.workspace, attempt.job_id) is None:
                 raise NO_RECEIPT.error()
-            return (close_call if asked.close else take_answer)(conn, of, datetime.now(UTC))
+            return (close_call if asked.close else take_answer)(conn, of, attempt.clock.now())
 
         answer = await self._ledger.write(read)
         if answer is None:

@@ -6,7 +6,6 @@ compare-and-set: a decision that was first stands.
 """
 
 import json
-from datetime import UTC, datetime
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -40,7 +39,7 @@ class LedgerActivities:
         attempt = current_attempt()
 
         def stands(conn: Connection) -> tuple[DecisionRow | None, int]:
-            receipt, now = _receipt(conn, attempt), datetime.now(UTC)
+            receipt, now = _receipt(conn, attempt), attempt.clock.now()
             of = (attempt.workspace, attempt.job_id, asked.request_id)
             votes = [vote for vote in list_votes(conn, *of) if vote.decision == "approve"]
             counted = sum(
@@ -58,7 +57,7 @@ class LedgerActivities:
                 *of,
                 verdict="voided" if asked.void else "expired",
                 action_digest=asked.action_digest,
-                at=datetime.now(UTC),
+                at=attempt.clock.now(),
                 shown=shown,
             )
 
@@ -73,7 +72,7 @@ class LedgerActivities:
         attempt = current_attempt()
 
         def look(conn: Connection) -> tuple[GateOutput, bool]:
-            standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            standing = examine(conn, attempt, attempt.clock.now(), gated=False)
             if standing is NO_RECEIPT:
                 raise NO_RECEIPT.error()
             if isinstance(standing, Denied):
@@ -84,7 +83,7 @@ class LedgerActivities:
 
         def redeem(conn: Connection) -> GateOutput:
             lock_job(conn, *job)
-            packet = redeem_for(conn, attempt.run_id, _receipt(conn, attempt), datetime.now(UTC))
+            packet = redeem_for(conn, attempt.run_id, _receipt(conn, attempt), attempt.clock.now())
             if packet is None:
                 return GateOutput(open=False)
             tools = tuple(ToolName(name) for name in packet.allowed_tools)
@@ -100,7 +99,7 @@ class LedgerActivities:
         attempt = current_attempt()
 
         def look(conn: Connection) -> AuthorityOutput:
-            standing = examine(conn, attempt, datetime.now(UTC), gated=False)
+            standing = examine(conn, attempt, attempt.clock.now(), gated=False)
             if standing is NO_RECEIPT:
                 raise NO_RECEIPT.error()
             if isinstance(standing, Denied) and standing.code is StepCode.AUTHORITY_REVOKED:

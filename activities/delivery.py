@@ -4,7 +4,6 @@ Whose result it is, the engine says and never the input: only bytes of the job's
 bytes under the same name are one artifact, on whatever attempt, and it is read back before anybody hears of it.
 """
 
-from datetime import UTC, datetime
 from uuid import uuid4
 
 from temporalio import activity
@@ -53,7 +52,7 @@ class Delivery:
             bytes=size,
             digest=digest_in(ref),
             ref=ref,
-            at=datetime.now(UTC),
+            at=attempt.clock.now(),
         )
         await self._blobs.label(attempt.workspace, ref, download_headers(new))
         artifact_id = (await self._ledger.write(lambda conn: register(conn, new))).artifact_id

@@ -7,7 +7,6 @@ final answer that does not fit the output schema is no final answer, and the mod
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -22,7 +21,7 @@ from activities.providers import Providers
 from activities.scripted import play
 from activities.toolnames import provider_names
 from gateway.blobs import BlobMissing, Blobs, belongs_to_another
-from gateway.calls.attempts import Attempt, current_attempt, name_job
+from gateway.calls.attempts import Attempt, current_attempt, name_job, now
 from gateway.calls.gateway import load_snapshot
 from gateway.calls.kinds import Kinds
 from gateway.calls.permits import Permits
@@ -162,7 +161,7 @@ class ModelActivity:
             offered,
             workspace=receipt.workspace,
             turn=asked.turn,
-            left_s=(receipt.deadline_at - datetime.now(UTC)).total_seconds(),
+            left_s=(receipt.deadline_at - attempt.clock.now()).total_seconds(),
         )
 
     def _inputs(self, receipt: ReceiptRow) -> Callable[[JobId], Awaitable[bytes | None]]:
@@ -221,11 +220,11 @@ class ModelActivity:
             SaidCall(call=call.call, tool=call.tool, args_ref=call.args_ref, note=verdict.notes.get(call.call, taken))
             for call in planned
         )
-        now = datetime.now(UTC)
+        at = now()
         if len(answer.say) <= INLINE_TEXT:
-            return Said(turn=answer.turn, text=answer.say, calls=calls, at=now)
+            return Said(turn=answer.turn, text=answer.say, calls=calls, at=at)
         ref = await self._blobs.keep(receipt.workspace, receipt.job_id, answer.say.encode(errors="replace"))
-        return Said(turn=answer.turn, text_ref=ref, calls=calls, at=now)
+        return Said(turn=answer.turn, text_ref=ref, calls=calls, at=at)
 
     async def _json(self, workspace: Workspace, ref: BlobRef) -> JsonValue:
         value: Any = json.loads(await self._blobs.get(workspace, ref))
@@ -246,7 +245,7 @@ def _spent(attempt: Attempt, asked: ModelInput, answer: Answer, receipt: Receipt
         output_tokens=answer.output_tokens,
         cost_usd=answer.cost_usd or Decimal(0),
         estimated=answer.estimated,
-        at=datetime.now(UTC),
+        at=attempt.clock.now(),
     )
 
 

@@ -5,7 +5,6 @@ Nothing is retried here. Of a provider's failure only the status is told, never 
 """
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from decimal import Decimal
 
 import httpx2
@@ -27,6 +26,7 @@ from activities.answers import FINAL_ANSWER, Answer, Final
 from activities.finals import offered_schema
 from activities.planning import ASK_HUMAN_SCHEMA, AskedCall
 from gateway.allowlist import CredentialPolicy
+from gateway.calls.attempts import now
 from gateway.calls.egress import Door
 from gateway.calls.http_tool import retry_after
 from gateway.credentials import Scrubber, resolve_credential
@@ -156,10 +156,10 @@ def step_error(failure: Exception) -> StepError:
     """By status alone: 429 and 5xx are worth another attempt, other refusals are not (design.md, Attempts)."""
     match failure:
         case ModelHTTPError(status_code=429):
-            wait = retry_after(failure.headers or {}, datetime.now(UTC))
+            wait = retry_after(failure.headers or {}, now())
             return StepError(StepCode.RATE_LIMITED, "The model answered with status 429.", retry_after_s=wait)
         case ModelHTTPError(status_code=status) if status >= 500 or status in (408, 409, 425):
-            wait = retry_after(failure.headers or {}, datetime.now(UTC))
+            wait = retry_after(failure.headers or {}, now())
             return StepError(StepCode.UNAVAILABLE, f"The model answered with status {status}.", retry_after_s=wait)
         case ModelHTTPError(status_code=status):
             return StepError(StepCode.REJECTED, f"The model refused the request with status {status}.")

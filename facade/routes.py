@@ -246,7 +246,14 @@ async def livez() -> dict[str, bool]:
     operation_id="readyz",
     tags=["health"],
     response_model=Readiness,
-    responses=refusals(ProblemCode.ENGINE_UNAVAILABLE, ProblemCode.STOPPING, public=True),
+    responses=refusals(
+        ProblemCode.ENGINE_UNAVAILABLE,
+        ProblemCode.LEDGER_UNAVAILABLE,
+        ProblemCode.BLOBS_UNAVAILABLE,
+        ProblemCode.HTTP_DEADLINE_EXCEEDED,
+        ProblemCode.STOPPING,
+        public=True,
+    ),
 )
 async def readyz(window: Open) -> Response:
     """200 when a submission can be accepted now; every rung is named, unknown is not yes."""

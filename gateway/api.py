@@ -32,6 +32,9 @@ FILES, SPARE_FILES = 16_384, 256
 """How many files the process may have, where the system lets it (many start with 1,024), and how many of them are kept
 for what is no connection."""
 LOOK_S = 0.05
+IDLE_S = 75
+"""How long an idle connection stays open: longer than clients (5 s) and proxies (60 s) keep one, because a request that
+meets the closing of its connection has no answer."""
 
 
 class _DrainingServer(uvicorn.Server):
@@ -90,6 +93,7 @@ def serve(settings: Settings) -> int:
         access_log=False,
         server_header=False,
         limit_concurrency=max(files - SPARE_FILES, 1),
+        timeout_keep_alive=IDLE_S,
     )
     try:
         _DrainingServer(config).run(sockets=[listener])  # on uvloop

@@ -6,15 +6,16 @@ of a path.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -33,8 +34,12 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import BlobRef
 from workflows.contract.text import clean_text
 
+T = TypeVar("T")
+
 ARTIFACT_BYTES = 50 * 1024 * 1024
 URL_S = 60
+LEDGER_S = 4.0
+"""The long clock of an upload is for its bytes: the ledger is waited for no longer than by any other request."""
 PIECE_S = 10.0
 """How long an upload may send nothing."""
 WRITE_BYTES = 1024 * 1024
@@ -75,7 +80,7 @@ class Artifacts:
 
     async def upload(self, caller: Caller, name: str, media_type: str, pieces: AsyncIterator[bytes]) -> ArtifactRow:
         """Keeps and registers what comes, or nothing of it. Raises Refused; its body's limit is the envelope's."""
-        await self._ledger.read(lambda conn: _may_upload(conn, caller))
+        await _soon(self._ledger.read(lambda conn: _may_upload(conn, caller)))
         try:
             with tempfile.TemporaryFile(dir=self._folder) as file:
                 return await self._keep(caller, name, media_type, await _spool(file, pieces))
@@ -102,7 +107,18 @@ class Artifacts:
         await self._blobs.store(caller.workspace, ref, spooled.file, download_headers(new))
         if await self._blobs.check(caller.workspace, ref) != spooled.bytes:
             raise Refused(ProblemCode.BLOBS_UNAVAILABLE, "The upload could not be read back.", retry_after_s=1)
-        return await self._ledger.write(lambda conn: register(conn, new))
+        return await self._register(new)
+
+    async def _register(self, new: NewArtifact) -> ArtifactRow:
+        """A refusal leaves no bytes behind; of a transaction that may still commit they stay."""
+        try:
+            return await _soon(self._ledger.write(lambda conn: register(conn, new)))
+        except LedgerSilent:
+            raise
+        except Refused:
+            with contextlib.suppress(Refused):
+                await self._blobs.erase(new.workspace, upload_folder(new.artifact_id))
+            raise
 
     async def address(self, caller: Caller, artifact_id: str) -> str:
         """Where its bytes can be had for a minute, for this caller now. Raises Refused."""
@@ -122,6 +138,23 @@ class Artifacts:
         except BlobMissing:  # just erased
             raise _unknown() from None
         return row, self._blobs.stream(row.workspace, row.ref)
+
+
+class LedgerSilent(Refused):
+    """What was asked of it may still be done."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ProblemCode.LEDGER_UNAVAILABLE, "The ledger does not answer now. Upload again.", retry_after_s=1
+        )
+
+
+async def _soon(asked: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(LEDGER_S):
+            return await asked
+    except TimeoutError:
+        raise LedgerSilent from None
 
 
 async def _spool(file: IO[bytes], pieces: AsyncIterator[bytes]) -> _Spooled:

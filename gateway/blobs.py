@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import IO, Self
@@ -20,8 +20,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStoreMethods, S3Store
 
 from gateway.blob_cache import Verified
+from gateway.blob_folder import BlobFolder, blobs_unavailable
 from gateway.seams import Flag, refuse
-from workflows.contract.errors import JobgateError, ProblemCode, Refused
+from workflows.contract.errors import JobgateError
 from workflows.contract.ids import DIGEST, WORKSPACE, BlobRef, Digest, JobId, Workspace
 
 Stamp = tuple[int, int, int]
@@ -32,6 +33,8 @@ COUNTED_BLOBS = 200_000
 _HASH_ASIDE_BYTES = 1024 * 1024
 """Above this, hashing takes longer than an event loop should be held up."""
 CHUNK_BYTES = 1024 * 1024
+_PROBE_WORKSPACE = Workspace("readyz")
+_PROBE_BLOB = Digest("sha256:" + "0" * 64)
 _FOLDER = re.compile(r"(job|upload)-[0-9a-f]{24}")
 
 
@@ -63,6 +66,7 @@ class Blobs:
 
     def __init__(self, store: ObjectStoreMethods, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._store = store
+        self._folder = BlobFolder(store.prefix if isinstance(store, LocalStore) else None)
         self._cache = Verified(cache_bytes)
 
     @classmethod
@@ -73,23 +77,24 @@ class Blobs:
     async def put(self, workspace: Workspace, data: bytes) -> Digest:
         """Keeps `data` and returns its digest; a blob that is there already stays as it is."""
         digest = await _digest(data)
-        await self._create(_key(workspace, digest), data)
+        await self._create(workspace, _key(workspace, digest), data)
         return digest
 
     async def keep(self, workspace: Workspace, job_id: JobId, data: bytes) -> BlobRef:
         """As `put`, for what belongs to a job and goes with its content."""
         ref = BlobRef(f"{job_folder(job_id)}/{await _digest(data)}")
-        await self._create(_key(workspace, ref), data)
+        await self._create(workspace, _key(workspace, ref), data)
         return ref
 
-    async def _create(self, key: str, data: bytes) -> None:
+    async def _create(self, workspace: Workspace, key: str, data: bytes) -> None:
         refuse(Flag.STATE_MUTATED)
+        self._folder.need(workspace)
         try:
             await self._store.put_async(key, data, mode="create")
         except AlreadyExistsError:
             pass
         except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
+            raise blobs_unavailable() from error
         self._cache.add(key, data)
 
     async def store(
@@ -98,11 +103,12 @@ class Blobs:
         """Writes bytes that are meant to be downloaded, whose digest the caller took; `headers` are what S3 answers
         a signed URL with (a folder keeps none). Written whole or not at all; a file is read piece by piece."""
         refuse(Flag.STATE_MUTATED)
+        self._folder.need(workspace)
         attributes = None if isinstance(self._store, LocalStore) else dict(headers)
         try:
             await self._store.put_async(_key(workspace, ref), data, attributes=attributes, mode="overwrite")
         except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
+            raise blobs_unavailable() from error
 
     async def label(self, workspace: Workspace, ref: BlobRef, headers: Mapping[str, str]) -> None:
         """Makes what is there one that is meant to be downloaded. Raises `BlobMissing` or `BlobCorrupt`."""
@@ -118,7 +124,7 @@ class Blobs:
             try:
                 await self._store.put_async(_key(workspace, digest), data, mode="overwrite")
             except (BaseError, OSError, ValueError) as error:
-                raise _unavailable() from error
+                raise blobs_unavailable() from error
         return digest
 
     async def get(self, workspace: Workspace, ref: Digest | BlobRef) -> bytes:
@@ -129,12 +135,9 @@ class Blobs:
     async def verify(self, workspace: Workspace, ref: Digest | BlobRef) -> bytes:
         """As `get`, but read from the store even where the bytes are in memory."""
         key = _key(workspace, ref)
-        try:
+        self._folder.need(workspace)
+        with self._reading(workspace):
             data = bytes(await (await self._store.get_async(key)).bytes_async())
-        except FileNotFoundError:
-            raise BlobMissing from None
-        except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
         if await _digest(data) != digest_in(ref):
             raise BlobCorrupt
         self._cache.add(key, data)
@@ -142,14 +145,10 @@ class Blobs:
 
     async def stream(self, workspace: Workspace, ref: BlobRef) -> AsyncGenerator[bytes]:
         """The bytes piece by piece, as they are: `check` them before. Raises `BlobMissing` with the first piece."""
-        try:
+        with self._reading(workspace):
             found = await self._store.get_async(_key(workspace, ref))
             async for piece in found.stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(piece)
-        except FileNotFoundError:
-            raise BlobMissing from None
-        except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
 
     async def check(self, workspace: Workspace, ref: BlobRef) -> int:
         """Reads the bytes piece by piece and returns how many they are. Raises `BlobMissing` or `BlobCorrupt`."""
@@ -163,12 +162,8 @@ class Blobs:
 
     async def size(self, workspace: Workspace, ref: BlobRef) -> int:
         """In bytes, as the store says. Raises `BlobMissing`."""
-        try:
+        with self._reading(workspace):
             return (await self._store.head_async(_key(workspace, ref)))["size"]
-        except FileNotFoundError:
-            raise BlobMissing from None
-        except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
 
     async def signed_url(self, workspace: Workspace, ref: BlobRef, ttl: timedelta) -> str | None:
         """Where the bytes can be had without any other proof for so long; None for a folder, which serves nothing."""
@@ -177,7 +172,7 @@ class Blobs:
         try:
             return await obstore.sign_async(self._store, "GET", _key(workspace, ref), ttl)
         except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
+            raise blobs_unavailable() from error
 
     async def erase(self, workspace: Workspace, folder: str) -> None:
         """Deletes all that a folder (`job_folder`, `upload_folder`) holds; what is gone already is fine."""
@@ -186,7 +181,8 @@ class Blobs:
             raise ValueError("no folder of a job or an upload")
         prefix = f"{workspace}/{folder}/"
         self._cache.forget(prefix)
-        try:
+        self._folder.need(workspace)
+        with contextlib.suppress(BlobMissing), self._reading(workspace):  # there may be no folder
             listing = self._store.list_async(prefix, chunk_size=1000)  # pyright: ignore[reportUnknownMemberType]  # arrow's
             async for chunk in listing:
                 paths = [blob["path"] for blob in chunk]
@@ -196,10 +192,6 @@ class Blobs:
                     for path in paths:
                         with contextlib.suppress(FileNotFoundError):
                             await self._store.delete_async(path)
-        except FileNotFoundError:  # no folder
-            pass
-        except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
 
     def stamps(self, workspace: Workspace, refs: Sequence[Digest | BlobRef]) -> tuple[Stamp, ...] | None:
         """Of each blob what changes when somebody writes its file; None for a store behind a network, where asking
@@ -207,39 +199,46 @@ class Blobs:
         """
         if not isinstance(self._store, LocalStore) or self._store.prefix is None:
             return None
-        try:
+        with self._reading(workspace):
             files = [os.stat(os.path.join(self._store.prefix, _key(workspace, ref))) for ref in refs]
-        except FileNotFoundError:
-            raise BlobMissing from None
-        except OSError as error:
-            raise _unavailable() from error
         return tuple((file.st_ino, file.st_mtime_ns, file.st_size) for file in files)
 
-    async def stock(self, workspace: Workspace) -> "Stock":
+    async def stock(self, workspace: Workspace) -> Stock:
         """How much there is; nothing is read of it."""
         count = size = 0
-        try:
+        with contextlib.suppress(BlobMissing), self._reading(workspace):  # there may be no folder yet
             listing = self._store.list_async(f"{workspace}/", chunk_size=1000)  # pyright: ignore[reportUnknownMemberType]  # arrow's
             async for chunk in listing:
                 count += len(chunk)
                 size += sum(blob["size"] for blob in chunk)
                 if count >= COUNTED_BLOBS:
                     return Stock(count, size, whole=False)
-        except FileNotFoundError:  # no folder yet
-            pass
-        except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
         return Stock(count, size, whole=True)
 
     async def exists(self, workspace: Workspace, digest: Digest) -> bool:
         """Asks the store itself; says nothing about the bytes."""
         try:
-            await self._store.head_async(_key(workspace, digest))
-        except FileNotFoundError:
+            with self._reading(workspace):
+                await self._store.head_async(_key(workspace, digest))
+        except BlobMissing:
             return False
-        except (BaseError, OSError, ValueError) as error:
-            raise _unavailable() from error
         return True
+
+    async def reachable(self) -> None:
+        """Raises Refused(BLOBS_UNAVAILABLE) unless the store is there. Asks for a blob that nobody has."""
+        await asyncio.to_thread(self._folder.need_all)
+        await self.exists(_PROBE_WORKSPACE, _PROBE_BLOB)
+
+    @contextlib.contextmanager
+    def _reading(self, workspace: Workspace) -> Generator[None]:
+        """Raises `BlobMissing` where the store is there and the blob is not."""
+        try:
+            yield
+        except FileNotFoundError:
+            self._folder.need(workspace)
+            raise BlobMissing from None
+        except (BaseError, OSError, ValueError) as error:
+            raise blobs_unavailable() from error
 
 
 def _store_at(url: str) -> ObjectStoreMethods:
@@ -292,7 +291,3 @@ async def _digest(data: bytes) -> Digest:
     else:
         hexadecimal = hashlib.sha256(data).hexdigest()
     return Digest(f"sha256:{hexadecimal}")
-
-
-def _unavailable() -> Refused:
-    return Refused(ProblemCode.BLOBS_UNAVAILABLE, "The blob store does not answer now.", retry_after_s=1)

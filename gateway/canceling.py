@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from facade.project import Look, state_of
 from gateway.doors import Doors, need_scope, permit
-from gateway.ledger.effects import OpenEffect, open_effects
+from gateway.ledger.effects import OpenEffect, list_effects, open_effects
 from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
 from gateway.ledger.stops import find_stop, stop_job
 from gateway.scopes import Action, Caller
@@ -84,9 +84,10 @@ async def _cancel(doors: Doors, caller: Caller, job_id: JobId) -> tuple[bool, Ca
 
 
 def _stop(conn: Connection, *, caller: Caller, job_id: JobId) -> None:
-    """The clock is read with the job's row held, so that a stop is later than every permit that was given before it."""
+    """With the job's row held, a stop is later than every permit that was given before it, whatever our clock says."""
     lock_job(conn, caller.workspace, job_id)
-    stop_job(conn, caller.workspace, job_id, by=caller.principal, at=datetime.now(UTC))
+    sent = [effect.sent_at for effect in list_effects(conn, caller.workspace, job_id) if effect.sent_at is not None]
+    stop_job(conn, caller.workspace, job_id, by=caller.principal, at=max([datetime.now(UTC), *sent]))
 
 
 async def _in_flight(doors: Doors, caller: Caller, job_id: JobId) -> list[OpenEffect]:

@@ -167,6 +167,7 @@ class Changes:
         self._woken = asyncio.Event()
         self._expiries_seen = datetime.now(UTC) - LOOK_BACK
         self._ends_seen = datetime.now(UTC) - LOOK_BACK
+        self._ends_known: dict[tuple[Workspace, JobId], datetime] = {}
         self._ends_due = 0.0
         self._told: dict[str, float] = {}
         self._stranded = Stranded(ledger, engine)
@@ -263,9 +264,12 @@ class Changes:
     async def _note_ends(self) -> None:
         """Jobs that the engine has closed are open no more."""
         now = datetime.now(UTC)
-        closed = set(await self._engine.ended_since(self._ends_seen))
-        if closed:
-            open_ = await self._ledger.read(lambda conn: open_authorities(conn, None))
-            ended = closed & {(job.workspace, job.job_id) for job in open_}
+        closed = await self._engine.ended_since(self._ends_seen)
+        if not closed or closed == self._ends_known:
+            return
+        open_ = await self._ledger.read(lambda conn: open_authorities(conn, None))
+        ended = closed.keys() & {(job.workspace, job.job_id) for job in open_}
+        if ended:
             await self._ledger.write(lambda conn: mark_ended(conn, ended, now))
-        self._ends_seen = now - OVERLAP
+        # By the engine's word, not by our clock: one that was wrong for a while would leave ends unseen for ever.
+        self._ends_known, self._ends_seen = closed, max(closed.values()) - OVERLAP

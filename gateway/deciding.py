@@ -23,6 +23,7 @@ from gateway.deciders import is_own_job, may_still_decide
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.decisions import Counted, Decided, VoteResult, VoteRow, cast_vote
 from gateway.ledger.effects import NOT_KNOWN, find_effect, reconcile_effect
+from gateway.ledger.grants import grants_of
 from gateway.ledger.receipts import lock_job
 from gateway.questions import misfits
 from gateway.schemas import SchemaInvalid
@@ -191,6 +192,7 @@ def _vote(conn: Connection, asked: _Asked) -> VoteResult:
     lock_job(conn, asked.caller.workspace, receipt.job_id)
     now = datetime.now(UTC)  # with the row held: what was waited for is past, too
     permit(asked.caller, conn, Action.JOBS_DECIDE, receipt.plugin, now=now)
+    given = [grant.at for grant in grants_of(conn, asked.caller.workspace, asked.caller.principal, now)]
 
     def may_decide(one: VoteRow) -> bool:
         return may_still_decide(conn, asked.caller.workspace, one.principal, receipt.plugin, one.at, now)
@@ -203,7 +205,7 @@ def _vote(conn: Connection, asked: _Asked) -> VoteResult:
         decision=body.decision,
         action_digest=Digest(body.action_digest),
         reason=None if body.reason is None else clean_text(body.reason, REASON_CHARS),
-        at=now,
+        at=max([now, *given]),  # a vote is never older than the leave to give it, also where a clock was set back
     )
     result = cast_vote(
         conn,

@@ -32,7 +32,7 @@ from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
 from gateway.ledger.presence import NewProcess
 from gateway.places import PLACE, Kind, Places, Who, kind_of
-from gateway.presence import present, process_of
+from gateway.presence import Presence, present, process_of
 from gateway.scopes import Action, Caller
 from gateway.seams import watched
 from gateway.settings import Settings
@@ -67,6 +67,7 @@ class Doors:
     places: Places
     process: NewProcess
     """This very process, as its presence tells it."""
+    presence: Presence
 
 
 @asynccontextmanager
@@ -90,7 +91,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         places = Places(settings, lambda kind, why: metrics.refused.add(1, {"kind": kind, "why": why}))
         metrics.watch_places(places.figures)
         process = process_of(settings, "api")
-        await stack.enter_async_context(present(ledger, process, telemetry.warnings, settings.presence_s))
+        presence = await stack.enter_async_context(present(ledger, process, telemetry.warnings, settings.presence_s))
         yield Doors(
             settings=settings,
             telemetry=telemetry,
@@ -106,6 +107,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             verifier=verifier,
             places=places,
             process=process,
+            presence=presence,
         )
 
 

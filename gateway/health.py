@@ -19,14 +19,11 @@ from gateway.ledger.presence import recent_processes
 from gateway.versioning import takers
 from gateway.workers import LOOKED_BACK, Queue, asked, last_word, workers_of
 from workflows.contract.errors import JobgateError
-from workflows.contract.ids import Digest, Workspace
 
 T = TypeVar("T")
 
 RUNG_S = 2.0
 """How long one rung may take to answer."""
-_PROBE_WORKSPACE = Workspace("readyz")
-_PROBE_BLOB = Digest("sha256:" + "0" * 64)
 
 
 def one_at_a_time(look: Callable[[], Coroutine[Any, Any, T]]) -> Callable[[], Awaitable[T]]:
@@ -46,12 +43,20 @@ async def health(doors: Doors) -> tuple[Health, ...]:
     """In this order: after SIGTERM process, engine, ledger, blobs, workers, and with JOBGATE_JWKS_URL signing_keys."""
     found = await asyncio.gather(
         _rung("engine", doors.engine.reachable(), "answers for this namespace"),
-        _rung("ledger", doors.ledger.read(_probe), "answers, schema present"),
-        _rung("blobs", doors.blobs.exists(_PROBE_WORKSPACE, _PROBE_BLOB), "answers"),
+        _ledger(doors),
+        _rung("blobs", doors.blobs.reachable(), "answers"),
         _workers(doors),
     )
     process = (Health("process", False, "is being stopped: takes nothing new"),) if doors.places.closing else ()
     return (*process, *found, *_signing_keys(doors))
+
+
+async def _ledger(doors: Doors) -> Health:
+    """That it takes writes is seen from this process's own presence, so that looking writes nothing."""
+    answers = await _rung("ledger", doors.ledger.read(_probe), "answers, schema present, takes writes")
+    if answers.ok and not doors.presence.heard:
+        return Health("ledger", False, "answers, but takes no writes: it is locked, full or read-only")
+    return answers
 
 
 async def _workers(doors: Doors) -> Health:

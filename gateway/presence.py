@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from importlib import metadata
@@ -53,12 +54,24 @@ def process_of(
     )
 
 
+@dataclass(slots=True)
+class Presence:
+    """Whether this process is heard: `until` (event loop time) the ledger has taken its word."""
+
+    until: float = 0.0
+
+    @property
+    def heard(self) -> bool:
+        return asyncio.get_running_loop().time() < self.until
+
+
 @asynccontextmanager
-async def present(ledger: Ledger, process: NewProcess, warnings: Warnings, every_s: float) -> AsyncGenerator[None]:
+async def present(ledger: Ledger, process: NewProcess, warnings: Warnings, every_s: float) -> AsyncGenerator[Presence]:
     """Writes the row now and again and again, beside whatever is done inside; at the end, that it stopped."""
-    telling = asyncio.create_task(_tell(ledger, process, warnings, every_s))
+    presence = Presence()
+    telling = asyncio.create_task(_tell(ledger, process, warnings, every_s, presence))
     try:
-        yield
+        yield presence
     finally:
         telling.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -68,16 +81,18 @@ async def present(ledger: Ledger, process: NewProcess, warnings: Warnings, every
                 await ledger.write(lambda conn: stop_process(conn, process.process_id, datetime.now(UTC)))
 
 
-async def _tell(ledger: Ledger, process: NewProcess, warnings: Warnings, every_s: float) -> None:
+async def _tell(ledger: Ledger, process: NewProcess, warnings: Warnings, every_s: float, presence: Presence) -> None:
     unheard = False
+    lives = MISSED * timedelta(seconds=every_s) + MARGIN
     while True:
         now = datetime.now(UTC)
-        seen = Seen(now, now + MISSED * timedelta(seconds=every_s) + MARGIN, warnings.count, warnings.last)
+        until = asyncio.get_running_loop().time() + lives.total_seconds()
+        seen = Seen(now, now + lives, warnings.count, warnings.last)
         try:
             await ledger.write_grouped(
                 lambda conn, seen=seen: note_process(conn, process, seen), key=process.process_id
             )
-            unheard = False
+            presence.until, unheard = until, False
         except Exception as error:  # noqa: BLE001 - a ledger that is away or not migrated must not end the process
             if not unheard:
                 log.warning("presence not written", exc_info=error)

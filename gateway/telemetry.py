@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 from opentelemetry.context import Context
@@ -34,6 +34,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from temporalio.exceptions import ApplicationError
 
 from gateway.logcounts import Warnings
+from gateway.logstream import LogStream
 from gateway.logtexts import fit_texts
 from gateway.metrics import Metrics
 from gateway.settings import Settings
@@ -77,11 +78,11 @@ def configure_logging(service: str, level: str = "info", stream: TextIO | None =
         fit_texts,
         warnings,
     ]
-    out = stream if stream is not None else sys.stderr
+    out = LogStream(stream if stream is not None else sys.stderr)
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_one_line)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, out)),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)

@@ -254,10 +254,10 @@ class Engine:
                     found.append(Waiting(ids[1], memo, recorded))
         return tuple(found)
 
-    async def ended_since(self, since: datetime) -> list[tuple[Workspace, JobId]]:
-        """Jobs that closed after `since` (visibility lags by a second or two). A run that was replaced by a reset is
-        no end: the job is looked at."""
-        found: list[tuple[Workspace, JobId]] = []
+    async def ended_since(self, since: datetime) -> dict[tuple[Workspace, JobId], datetime]:
+        """Jobs that closed after `since`, and when, all by the engine's clock (visibility lags by a second or two). A
+        run that was replaced by a reset is no end: the job is looked at."""
+        found: dict[tuple[Workspace, JobId], datetime] = {}
         async with trouble():
             listed = self._client.list_workflows(
                 f"WorkflowType = '{WORKFLOW_TYPE}' AND CloseTime > '{since:%Y-%m-%dT%H:%M:%S.%fZ}' "
@@ -272,7 +272,7 @@ class Engine:
                     current = await self.describe(*ids)
                     if current is not None and current.ending is None:
                         continue
-                found.append(ids)
+                found[ids] = max(row.close_time or since, found.get(ids, since))
         return found
 
     async def reachable(self) -> None:

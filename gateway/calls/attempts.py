@@ -1,14 +1,19 @@
-"""Who is asking: the job and the attempt behind a running activity, taken from the engine and never from an input."""
+"""Who is asking, and when: job, attempt and time of a running activity, from the engine and never from an input."""
 
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import structlog
 from temporalio import activity
 
+from gateway.calls.engine_clock import EngineClock
 from gateway.ledger.receipts import ReceiptRow
 from workflows.contract.errors import StepCode, StepError
 from workflows.contract.ids import JobId, Workspace, split_workflow_id
 from workflows.contract.steps import WORKFLOW_TYPE
+
+_CLOCK: ContextVar[EngineClock] = ContextVar("engine_clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +25,24 @@ class Attempt:
     run_id: str
     activity_id: str
     number: int
+    clock: EngineClock = field(default_factory=EngineClock, compare=False)
 
     @property
     def key(self) -> str:
         """The job's place in the order of a group commit."""
         return f"{self.workspace}.{self.job_id}"
+
+
+def begin(clock: EngineClock) -> None:
+    """An attempt has just arrived: from here on it goes by `clock`."""
+    clock.heard(activity.info().started_time)
+    _CLOCK.set(clock)
+
+
+def now() -> datetime:
+    """Of the running attempt; outside of one, this machine's."""
+    clock = _CLOCK.get(None)
+    return datetime.now(UTC) if clock is None else clock.now()
 
 
 def current_attempt() -> Attempt:
@@ -33,7 +51,7 @@ def current_attempt() -> Attempt:
     ids = split_workflow_id(info.workflow_id or "")
     if ids is None or info.workflow_type != WORKFLOW_TYPE or info.workflow_run_id is None:
         raise StepError(StepCode.NO_RECEIPT, "This was not started by an admitted job; nothing was called.")
-    return Attempt(*ids, info.workflow_run_id, info.activity_id, info.attempt)
+    return Attempt(*ids, info.workflow_run_id, info.activity_id, info.attempt, _CLOCK.get(None) or EngineClock())
 
 
 def name_job(row: ReceiptRow) -> None:

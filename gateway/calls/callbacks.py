@@ -5,7 +5,7 @@ The token is in the header that goes out and nowhere else; the ledger keeps its 
 
 import contextlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 from gateway.callback_tokens import hash_of, mint_token
@@ -47,7 +47,7 @@ class WaysBack:
                 StepCode.REJECTED,
                 "Callback tools need JOBGATE_PUBLIC_URL: the http or https address where vendors reach the API.",
             )
-        now, token = datetime.now(UTC), mint_token(injected)
+        now, token = prepared.attempt.clock.now(), mint_token(injected)
         token_hash = hash_of(token)
         assert token_hash is not None
         new = NewCallback(
@@ -69,7 +69,7 @@ class WaysBack:
             return
         with contextlib.suppress(Refused):
             await self._ledger.write_grouped(
-                lambda conn: close_call(conn, of_call(prepared), datetime.now(UTC)), key=prepared.attempt.key
+                lambda conn: close_call(conn, of_call(prepared), prepared.attempt.clock.now()), key=prepared.attempt.key
             )
 
 

@@ -6,7 +6,6 @@ permit when the connection stands. Its outcome is in the ledger before anybody h
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
@@ -149,7 +148,7 @@ class CallGateway:
         except ReplyLost as failure:
             raise StepError(StepCode.UNAVAILABLE, failure.reason) from None
         receipt, at = prepared.receipt, (prepared.step, prepared.call, prepared.asked_attempt)
-        await self._permits.settle(prepared.attempt, receipt, spent_on_call(receipt, *at, datetime.now(UTC)))
+        await self._permits.settle(prepared.attempt, receipt, spent_on_call(receipt, *at, prepared.attempt.clock.now()))
         if outcome.until is not None:
             return answers_later(prepared.tool.name, outcome.until)
         ref = await self._blobs.keep(prepared.attempt.workspace, prepared.attempt.job_id, result_bytes(outcome))

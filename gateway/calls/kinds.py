@@ -6,14 +6,13 @@ ledger: `gateway.calls.gateway` and `gateway.calls.writes` do.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Protocol
 
 from pydantic import JsonValue
 
 from gateway.allowlist import CredentialPolicy
-from gateway.calls.attempts import Attempt
+from gateway.calls.attempts import Attempt, now
 from gateway.calls.egress import BeforeBytes
 from gateway.calls.http_tool import ToolOutcome
 from gateway.credentials import Scrubber, resolve_credential
@@ -45,7 +44,7 @@ class Proposed:
     @property
     def time_s(self) -> float:
         """Seconds that the call may take from now: its own timeout, cut by the deadline."""
-        left_s = (self.receipt.deadline_at - datetime.now(UTC)).total_seconds()
+        left_s = (self.receipt.deadline_at - now()).total_seconds()
         return max(min(self.tool.timeout_seconds, left_s), 0.0)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from pydantic import JsonValue
 from sqlalchemy import Connection
@@ -54,15 +54,16 @@ class Permits:
     async def standing(self, attempt: Attempt) -> Standing:
         """The job's receipt and its authority, renewed where less than half of its time is left. Raises StepError where
         the job may not call anything now."""
-        standing = await self._ledger.read(lambda conn: examine(conn, attempt, datetime.now(UTC)))
+        await self._waited_for(attempt)
+        standing = await self._ledger.read(lambda conn: examine(conn, attempt, attempt.clock.now()))
         if not isinstance(standing, Denied) and not standing.receipt.accepted:
             await self._confirm(attempt, standing.receipt)
-            standing = await self._ledger.read(lambda conn: examine(conn, attempt, datetime.now(UTC)))
+            standing = await self._ledger.read(lambda conn: examine(conn, attempt, attempt.clock.now()))
         if isinstance(standing, Denied):
             raise await self.refuse(attempt, standing)
         await self._of_this_job(attempt, standing.receipt)
         authority = standing.authority
-        if authority.ended_at is not None or authority.expires_at - datetime.now(UTC) < self._ttl / 2:
+        if authority.ended_at is not None or authority.expires_at - attempt.clock.now() < self._ttl / 2:
             await self._renew(attempt)
         return standing
 
@@ -96,7 +97,7 @@ class Permits:
                     attempt=spent.attempt,
                     conversation=conversation,
                 )
-            return examine(conn, attempt, datetime.now(UTC))
+            return examine(conn, attempt, attempt.clock.now())
 
         until = asyncio.get_running_loop().time() + SETTLING_S
         while True:
@@ -113,9 +114,10 @@ class Permits:
     async def look_again(self, attempt: Attempt) -> None:
         """Just before the bytes of a call without a permit leave. Raises StepError. What was seen is good for as long
         as a permit; whoever takes authority away waits so long before they say that nothing starts any more."""
+        await self._waited_for(attempt)
         while True:
             began = time.monotonic()
-            standing = await self._ledger.read(lambda conn: examine(conn, attempt, datetime.now(UTC)))
+            standing = await self._ledger.read(lambda conn: examine(conn, attempt, attempt.clock.now()))
             if isinstance(standing, Denied):
                 raise await self.refuse(attempt, standing)
             if time.monotonic() - began <= PERMIT_LIVES_S:
@@ -126,7 +128,7 @@ class Permits:
 
         def look(conn: Connection) -> Denied | None:
             row = find_receipt(conn, attempt.workspace, attempt.job_id)
-            return NO_RECEIPT if row is None else decided(conn, row, request_id, action, datetime.now(UTC))
+            return NO_RECEIPT if row is None else decided(conn, row, request_id, action, attempt.clock.now())
 
         refusal = await self._ledger.read(look)
         if refusal is not None:
@@ -142,18 +144,10 @@ class Permits:
 
     async def take(self, attempt: Attempt, intent: Intent, seen_epoch: int) -> Granted:
         """The permit to send this write now. Raises StepError, and then nothing is sent."""
-        stop, standing = await asyncio.gather(
+        stop, _ = await asyncio.gather(
             self._ledger.read(lambda conn: find_stop(conn, attempt.workspace, attempt.job_id)),
-            self._engine.standing(
-                attempt.workspace,
-                attempt.job_id,
-                run_id=attempt.run_id,
-                activity_id=attempt.activity_id,
-                attempt=attempt.number,
-            ),
+            self._need_standing(attempt),
         )
-        if standing != "current":
-            raise await self.refuse(attempt, STOPPED if standing == "stopped" else STALE)
         given = await self._ledger.write_grouped(
             lambda conn: permit(conn, attempt, intent, seen_epoch, authority_ttl=self._ttl), key=attempt.key
         )
@@ -166,6 +160,24 @@ class Permits:
             raise await self.refuse(attempt, Denied(StepCode.STALE, "The permit ran out before anything was sent."))
         self._metrics.permits.add(1, {"outcome": "granted"})
         return given
+
+    async def _waited_for(self, attempt: Attempt) -> None:
+        """Where it is not sure what time it is, only the engine knows whether the deadline has come: it then waits for
+        no attempt any more. Raises StepError."""
+        if attempt.clock.differs:
+            await self._need_standing(attempt)
+
+    async def _need_standing(self, attempt: Attempt) -> None:
+        """Raises StepError unless the engine waits for this very attempt."""
+        standing = await self._engine.standing(
+            attempt.workspace,
+            attempt.job_id,
+            run_id=attempt.run_id,
+            activity_id=attempt.activity_id,
+            attempt=attempt.number,
+        )
+        if standing != "current":
+            raise await self.refuse(attempt, STOPPED if standing == "stopped" else STALE)
 
     async def give_back(self, attempt: Attempt, intent: Intent, given: Granted) -> None:
         """Nothing left under this permit: the next attempt may take another one."""
@@ -201,7 +213,7 @@ class Permits:
         if execution is None or execution.memo.fingerprint != row.fingerprint:
             raise await self.refuse(attempt, NO_RECEIPT)
         await self._ledger.write_grouped(
-            lambda conn: accept_job(conn, row, datetime.now(UTC), execution.first_run), key=attempt.key
+            lambda conn: accept_job(conn, row, attempt.clock.now(), execution.first_run), key=attempt.key
         )
 
     async def _renew(self, attempt: Attempt) -> None:
@@ -209,6 +221,6 @@ class Permits:
 
         def write(conn: Connection) -> None:
             mark_open(conn, attempt.workspace, attempt.job_id)
-            renew_authority(conn, attempt.workspace, attempt.job_id, datetime.now(UTC) + self._ttl)
+            renew_authority(conn, attempt.workspace, attempt.job_id, attempt.clock.now() + self._ttl)
 
         await self._ledger.write_grouped(write, key=attempt.key)

@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import entry_points
 from typing import Any
 
 from gateway.allowlist import CredentialPolicy
 from gateway.authority import may_run_python
+from gateway.calls.attempts import now
 from gateway.calls.egress import BeforeBytes
 from gateway.calls.http_tool import ToolOutcome
 from gateway.calls.kinds import Exchange, Prepared, Proposed, Stamp
@@ -98,9 +99,9 @@ class PythonCalls:
         return Scrubber(secrets)
 
     async def _need_grant(self, receipt: ReceiptRow) -> None:
-        now = datetime.now(UTC)
-        grants = await self._ledger.read(lambda conn: grants_of(conn, receipt.workspace, receipt.principal, now))
-        if not may_run_python(grants, receipt.plugin, now):
+        at = now()
+        grants = await self._ledger.read(lambda conn: grants_of(conn, receipt.workspace, receipt.principal, at))
+        if not may_run_python(grants, receipt.plugin, at):
             raise StepError(StepCode.AUTHORITY_REVOKED, UNGRANTED)
 
 

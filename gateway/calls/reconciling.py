@@ -6,7 +6,6 @@ asked again: what was sent may still be on its way.
 """
 
 import json
-from datetime import UTC, datetime
 
 from pydantic import JsonValue
 from sqlalchemy import Connection
@@ -71,7 +70,7 @@ class Reconciling:
                     asked.effect_id,
                     happened=happened,
                     outcome_ref=ref,
-                    at=datetime.now(UTC),
+                    at=attempt.clock.now(),
                 ),
                 key=attempt.key,
             )
@@ -103,7 +102,7 @@ class Reconciling:
             request_id=None,
             attempt=asked.attempt,
         )
-        at = datetime.now(UTC)
+        at = attempt.clock.now()
 
         def close(conn: Connection) -> EffectRow | None:
             effects.close_unsent(conn, intent, at=at)

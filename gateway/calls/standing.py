@@ -6,7 +6,7 @@ The first reason that matches is the answer, and every denial is a value. Nothin
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from sqlalchemy import Connection
@@ -165,7 +165,9 @@ def permit(
     `intent.request_id` is set where the policy asks. `seen_epoch` is what the caller's headers were built on.
     """
     lock_job(conn, attempt.workspace, attempt.job_id)
-    now = now or datetime.now(UTC)  # with the row held, so that times of permits and stops are in the order of commits
+    now = (
+        now or attempt.clock.now()
+    )  # with the row held, so that times of permits and stops are in the order of commits
     standing = examine(conn, attempt, now, hold=True)
     if isinstance(standing, Denied):
         return standing

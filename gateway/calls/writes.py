@@ -8,7 +8,7 @@ attempt up, and its outcome is recorded under the attempt's own epoch.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import Connection
 from temporalio import activity
@@ -102,7 +102,7 @@ class Writes:
                     return answers_later(row.tool, until, row.epoch)
                 await self._ledger.write_grouped(
                     lambda conn: effects.record_outcome(
-                        conn, row.effect_id, row.epoch, "unknown", None, at=datetime.now(UTC)
+                        conn, row.effect_id, row.epoch, "unknown", None, at=attempt.clock.now()
                     ),
                     key=attempt.key,
                 )
@@ -147,7 +147,7 @@ class Writes:
         """Keeps result and outcome, trying again while there is time. Without a blob store the outcome still counts; an
         answer to an attempt that was overtaken leaves no bytes behind."""
         ref: BlobRef | None = None
-        state, at = RECORDED_AS[outcome.state], datetime.now(UTC)
+        state, at = RECORDED_AS[outcome.state], attempt.clock.now()
         if state != "unknown":
             with contextlib.suppress(Refused):
                 row = await self._ledger.read(lambda conn: effects.find_effect(conn, intent.effect_id))

@@ -3,14 +3,25 @@
 SQLite: one file in WAL mode; a write transaction takes its lock at once (`BEGIN IMMEDIATE`), so none ever has to be
 upgraded, and readers never wait for it. PostgreSQL: readers see one snapshot, and every statement, lock and connection
 has a time limit, so that a thread cannot be stuck for good. Nothing here knows a table.
+
+A SQLite file that was moved away or replaced would go on taking writes that nobody sees again: then nothing answers,
+until the file is back. Only a migration makes a file.
 """
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    NotSupportedError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
@@ -39,11 +50,12 @@ class Engines(NamedTuple):
     writers: int
 
 
-def open_engines(url: str) -> Engines:
-    """Opens no connection yet. Raises ValueError for a database that the ledger does not know or has no driver for."""
+def open_engines(url: str, *, make: bool = False) -> Engines:
+    """Opens no connection yet. `make`: a file that is not there is made. Raises ValueError for a database that the
+    ledger does not know or has no driver for."""
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
-        return _open_sqlite(target)
+        return _open_sqlite(target, make)
     if target.drivername == "postgresql+psycopg":
         try:
             return _open_postgres(target)
@@ -65,10 +77,13 @@ def may_run_again(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _TRY_AGAIN
 
 
-def _open_sqlite(url: URL) -> Engines:
+def _open_sqlite(url: URL, make: bool) -> Engines:
     if not url.database or url.database == ":memory:":
         raise ValueError("the ledger needs a file: sqlite:///PATH")
-    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    path = Path(url.database).absolute()
+    if make:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    address = f"{path.as_uri()}?mode={'rwc' if make else 'rw'}"
 
     def engine(begin: str, connections: int, *pragmas: str) -> Engine:
         built = create_engine(
@@ -80,18 +95,38 @@ def _open_sqlite(url: URL) -> Engines:
             hide_parameters=True,
         )
 
-        def prepare(connection: Any, _record: object) -> None:
+        def name_file(_dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]) -> None:
+            arguments[:] = [address]
+            options["uri"] = True
+
+        def prepare(connection: Any, record: Any) -> None:
+            record.info["file"] = _identity(path)
             for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", *pragmas):
                 connection.execute(f"PRAGMA {pragma}").close()
+
+        def still_there(_connection: Any, record: Any, _proxy: object) -> None:
+            if record.info["file"] != _identity(path):
+                raise DisconnectionError
 
         def start(connection: Connection) -> None:
             connection.exec_driver_sql(begin)
 
+        event.listen(built, "do_connect", name_file)
         event.listen(built, "connect", prepare)
+        event.listen(built, "checkout", still_there)
         event.listen(built, "begin", start)
         return built
 
     return Engines(engine("BEGIN", _READERS, "query_only=ON"), engine("BEGIN IMMEDIATE", 1), _READERS, 1)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file stands under this name; None: there is none."""
+    try:
+        file = os.stat(path)
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino
 
 
 def _open_postgres(url: URL) -> Engines:

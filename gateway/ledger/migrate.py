@@ -21,7 +21,7 @@ _ONE_MIGRATION = 0x6A6F6267
 
 def migrate(url: str) -> None:
     """Raises `Refused(LEDGER_UNAVAILABLE)` when the database does not answer or stays locked."""
-    engines = open_engines(url)
+    engines = open_engines(url, make=True)
     try:
         with engines.writer.begin() as conn:
             if conn.dialect.name == "postgresql":

@@ -96,7 +96,15 @@ async def locate(artifact_id: str, doors: At, caller: By) -> Response:
             "content": {"application/octet-stream": _BYTES},
             "headers": _SAVED,
         },
-        **refusals(P.NOT_PERMITTED, P.NOT_FOUND, *AT_THE_DOOR, public=True),
+        **refusals(
+            P.NOT_PERMITTED,
+            P.NOT_FOUND,
+            P.LEDGER_UNAVAILABLE,
+            P.BLOBS_UNAVAILABLE,
+            P.HTTP_DEADLINE_EXCEEDED,
+            *AT_THE_DOOR,
+            public=True,
+        ),
     },
     dependencies=[Anybody],
 )

@@ -39,7 +39,12 @@ async def new_worker(stack: Stack) -> Process:
 
 
 async def published(
-    stack: Stack, script: Sequence[Json], *tools: Json, policy: str = ALLOW_ALL, max_steps: int = 20
+    stack: Stack,
+    script: Sequence[Json],
+    *tools: Json,
+    policy: str = ALLOW_ALL,
+    max_steps: int = 20,
+    max_duration_seconds: int = 3600,
 ) -> str:
     """The name of a live plugin whose tools are the effect log's."""
     name = fresh_name("survive")
@@ -50,6 +55,6 @@ async def published(
         tools=tools,
         tools_url=stack.effects.url if tools else "",
         policy=policy,
-        limits={"max_steps": max_steps, "max_duration_seconds": 3600, "max_tokens": 1_000_000},
+        limits={"max_steps": max_steps, "max_duration_seconds": max_duration_seconds, "max_tokens": 1_000_000},
     )
     return name

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.settings import DevFile, read_dev_file
-from tests.rig.client import Client
+from tests.rig.client import Client, fresh_key
 from tests.rig.dev import ANY_PORT, JOBGATE, Dev, command_of, processes_on, ready, running
 from tests.rig.effect_log import Behaviour, EffectLog
 from tests.rig.plugins import ALLOW_ALL, call, final, fresh_name, publish_plugin, tool, turn
@@ -166,17 +166,28 @@ async def test_nothing_outlives_a_killed_dev_and_the_folder_is_free_again(dev: D
 
 
 async def test_the_same_folder_keeps_everything(dev: Dev) -> None:
-    name = fresh_name()
+    """Started as the README says: what has ended, what waits for a person, and keys (B43)."""
+    name, asks, key = fresh_name(), fresh_name(), fresh_key()
+    question = call("ask_human", {"question": "Go on?", "schema": {"type": "boolean"}})
     first = running(dev)
     async with Client(first.api_url, dev.token("operator")) as operator, Client(first.api_url, dev.token("app")) as app:
         await publish_plugin(operator, name, [final({"message": "kept"})])
+        await publish_plugin(operator, asks, [turn(question), final()])
         job = await app.accepted(name)
         before = await app.until_ended(job)
+        receipt = (await app.submit(asks, key=key)).content
+        [request] = await app.until_request(key)
+        waiting = await app.until_status(key, "waiting_for_human")
     assert dev.stop() == 0
     second = await dev.up()
-    async with Client(second.api_url, dev.token("app")) as app:
+    approver = Client(second.api_url, dev.token("approver"))
+    async with Client(second.api_url, dev.token("app")) as app, approver:
         after = await app.status(job)
         assert (after["status"], after["result"]) == (before["status"], before["result"])
+        assert {**await app.status(key), "as_of": None} == {**waiting, "as_of": None}
+        assert (await app.submit(asks, key=key)).content == receipt
+        assert (await approver.decide(key, request, "answer", answer=True)).status_code in (200, 202)
+        assert (await app.until_ended(key, 60))["status"] == "succeeded"
         assert (await app.until_ended(await app.accepted(name)))["status"] == "succeeded"
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blobs import BlobCorrupt, BlobMissing, Blobs
+from gateway.blobs import BlobCorrupt, BlobMissing, Blobs, upload_folder
 from workflows.contract.errors import ProblemCode, Refused
-from workflows.contract.ids import Digest, Workspace, sha256_of
+from workflows.contract.ids import BlobRef, Digest, Workspace, sha256_of
 
 DEMO = Workspace("demo")
 OTHER = Workspace("other")
@@ -97,6 +97,47 @@ async def test_a_store_in_trouble_is_unavailable(blobs: Blobs, folder: Path) -> 
             await call
         assert refused.value.code == ProblemCode.BLOBS_UNAVAILABLE
         assert str(folder) not in str(refused.value)
+
+
+def take_away(folder: Path, left: str) -> Path:
+    away = folder.rename(folder.with_name("away"))
+    if left == "an empty folder":
+        folder.mkdir()
+    return away
+
+
+def bring_back(folder: Path, away: Path) -> None:
+    """Raises where something was written in its place."""
+    if folder.exists():
+        folder.rmdir()
+    away.rename(folder)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+async def test_a_folder_that_is_gone_has_no_missing_blobs_and_takes_none(blobs: Blobs, folder: Path, left: str) -> None:
+    """A mount that went away. It comes back with all that it had."""
+    digest = await blobs.put(DEMO, TEXT)
+    fresh = Blobs.open(folder.as_uri(), cache_bytes=0)
+    assert await fresh.get(DEMO, digest) == TEXT
+    await fresh.reachable()
+    away = take_away(folder, left)
+    absent = sha256_of(b"absent")
+    upload = BlobRef(f"{upload_folder('art_1')}/{absent}")
+    for call in (
+        *(fresh.get(DEMO, digest), fresh.get(DEMO, absent), fresh.exists(DEMO, absent), fresh.check(DEMO, upload)),
+        *(fresh.put(DEMO, b"new"), fresh.store(DEMO, upload, b"new", {}), fresh.mend(DEMO, TEXT), fresh.reachable()),
+        fresh.erase(DEMO, upload_folder("art_1")),
+    ):
+        with pytest.raises(Refused) as refused:
+            await call
+        assert refused.value.code == ProblemCode.BLOBS_UNAVAILABLE
+    with pytest.raises(Refused):
+        fresh.stamps(DEMO, [digest])
+    bring_back(folder, away)
+    await fresh.reachable()
+    assert await fresh.get(DEMO, digest) == TEXT
+    with pytest.raises(BlobMissing):
+        await fresh.get(DEMO, absent)
 
 
 @pytest.mark.parametrize("url", ["", "/tmp/blobs", "http://host/blobs", "memory:///"])

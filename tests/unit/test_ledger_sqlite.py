@@ -1,10 +1,12 @@
-"""Trouble of SQLite's own: a locked file, a folder in the file's place, and the file itself after a crash.
+"""Trouble of SQLite's own: a file that is locked, gone, replaced or full, and the file itself after a crash.
 
 The same promises on PostgreSQL are in test_ledger_postgres.py.
 """
 
 import asyncio
+import resource
 import sqlite3
+import sys
 import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import closing, contextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gateway.ledger.engine import Ledger
+from gateway.ledger.migrate import migrate
 from tests.unit.test_ledger import assert_unavailable, note, noted, run_and_kill
 from workflows.contract.errors import Refused
 
@@ -75,3 +78,77 @@ def test_the_file_is_sound_after_its_writer_was_killed(sqlite_url: str) -> None:
     assert run_and_kill(sqlite_url) > 0
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as left:
         assert left.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def file_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+async def every_answer(ledger: Ledger) -> list[object]:
+    calls = (ledger.read(noted), ledger.write(note("w")), ledger.write_grouped(note("g"), key="g"))
+    return list(await asyncio.gather(*calls, return_exceptions=True))
+
+
+def assert_all_unavailable(answers: list[object]) -> None:
+    for answer in answers:
+        assert isinstance(answer, Refused)
+        assert_unavailable(answer)
+
+
+async def test_a_ledger_that_was_moved_away_takes_nothing_and_is_there_when_it_is_back(
+    ledger: Ledger, sqlite_url: str
+) -> None:
+    """Connections that stand would go on writing into the moved file, and new ones would make an empty one."""
+    assert await ledger.write(note("before")) == "before"
+    assert await ledger.read(noted) == 1
+    file = file_of(sqlite_url)
+    away = file.rename(file.with_name("away.db"))
+    for _ in range(2):
+        assert_all_unavailable(await every_answer(ledger))
+    assert not file.exists()
+    away.rename(file)
+    assert await ledger.read(noted) == 1
+    assert await ledger.write(note("after")) == "after"
+
+
+def test_the_mutant_a_plain_connection_takes_writes_that_nobody_sees(sqlite_url: str) -> None:
+    file = file_of(sqlite_url)
+    with closing(sqlite3.connect(file, isolation_level=None)) as plain:
+        plain.execute("CREATE TABLE mutant (x)")
+        file.rename(file.with_name("away.db"))
+        plain.execute("INSERT INTO mutant VALUES (1)")
+        assert plain.execute("SELECT count(*) FROM mutant").fetchone() == (1,)
+    with closing(sqlite3.connect(file)):
+        assert file.exists()
+
+
+async def test_a_ledger_in_whose_place_another_was_put_is_that_one(ledger: Ledger, sqlite_url: str) -> None:
+    """What was deleted would go on being read and written until the processes end."""
+    assert await ledger.write(note("lost")) == "lost"
+    assert await ledger.read(noted) == 1
+    file = file_of(sqlite_url)
+    restored = file.with_name("restored.db")
+    migrate(f"sqlite:///{restored}")
+    for leftover in file.parent.glob(f"{file.name}*"):
+        leftover.unlink()
+    assert_all_unavailable(await every_answer(ledger))
+    restored.rename(file)
+    assert await ledger.read(noted) == 0
+    assert await ledger.write(note("new")) == "new"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of a process that runs are Linux's")
+async def test_a_full_disk_takes_nothing_and_leaves_readers_alone(ledger: Ledger) -> None:
+    assert await ledger.write(note("before")) == "before"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        refused = await asyncio.gather(
+            ledger.write(note("w")), ledger.write_grouped(note("g"), key="g"), return_exceptions=True
+        )
+        read = await ledger.read(noted)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert_all_unavailable(list(refused))
+    assert read == 1
+    assert await every_answer(ledger) == [1, "w", "g"]

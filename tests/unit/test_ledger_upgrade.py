@@ -81,7 +81,7 @@ FIRST_ROWS["changes"][1]["subject"] = "runtime"
 @pytest.fixture
 def database(empty_url: str) -> Iterator[Engine]:
     """The first release's schema with its rows; not yet upgraded."""
-    engines = open_engines(empty_url)
+    engines = open_engines(empty_url, make=True)
     config = Config()
     folder = Path(gateway.ledger.__path__[0]) / "migrations"
     config.set_main_option("script_location", str(folder))

@@ -90,17 +90,23 @@ async def test_a_process_is_there_while_it_runs_and_stopped_after_it(ledger: Led
     assert not last.lives(datetime.now(UTC))
 
 
-async def test_a_ledger_that_is_away_is_told_once_and_the_row_comes_with_it(tmp_path: Path) -> None:
+async def test_a_ledger_that_is_away_is_told_once_each_time_and_the_row_comes_with_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     ledger = Ledger.open(url)
     lines = io.StringIO()
     warnings = configure_logging("test", stream=lines)
-    async with present(ledger, WORKER, warnings, every_s=0.005):
+    async with present(ledger, WORKER, warnings, every_s=0.005) as presence:
         await wait_until(lambda: warnings.count)
+        assert not presence.heard
         await asyncio.to_thread(migrate, url)
         await wait_until(lambda: ledger.read(live(datetime.now(UTC))))
+        await wait_until(lambda: presence.heard)
+        (tmp_path / "ledger.db").rename(tmp_path / "away.db")
+        await wait_until(lambda: not presence.heard)
+        (tmp_path / "away.db").rename(tmp_path / "ledger.db")
+        await wait_until(lambda: presence.heard)
     await ledger.close()
-    assert lines.getvalue().count("presence not written") == warnings.count == 1
+    assert lines.getvalue().count("presence not written") == warnings.count == 2
     assert warnings.last == "presence not written"
 
 

@@ -152,6 +152,14 @@ async def test_claims_that_are_missing_or_wrong_are_refused(
     await assert_refused(verifier, "Bearer " + signed(key, **claims))
 
 
+async def test_a_token_that_an_issuer_ahead_of_us_has_just_issued_is_good(
+    key: DevelopmentKey, verifier: TokenVerifier
+) -> None:
+    ahead = int(time.time()) + 60
+    assert (await verified(verifier, "Bearer " + signed(key, iat=ahead, exp=ahead + 60))).principal == APP
+    await assert_refused(verifier, "Bearer " + signed(key, nbf=ahead, exp=ahead + 60))
+
+
 async def test_another_folders_token_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:
     await assert_refused(verifier, "Bearer " + DevelopmentKey.load(tmp_path / "other").mint(APP, DEMO))
 
