@@ -128,8 +128,8 @@ class Sight:
         if _needs_newest_step(look):
             look = replace(look, progress=await self.reader.newest_progress(workspace, job_id))
         view = state_of(look)
-        if ended(look) and view.last_event.seq is None:
-            look = replace(look, write_in_doubt=await self.reader.write_in_doubt(workspace, job_id))
+        if ended(look) and (view.last_event.seq is None or view.executed == "unknown"):
+            look = replace(look, writes=await self.reader.writes(workspace, job_id))
         if view.status is Status.SUCCEEDED and view.result_ref is not None:
             look = replace(look, result=await self._result(workspace, view.result_ref))
         return look

@@ -61,6 +61,7 @@ BODIES = (
     promotions.DemotionIn,
     smokes.SmokeIn,
     decisions.DecisionIn,
+    decisions.SettlementIn,
     grants.GrantIn,
     grants.WorkspaceIn,
     keys.ApiKeyIn,

@@ -174,7 +174,7 @@ async def _proved(request: Request, doors: Doors, credential: str) -> Caller:
 
 async def take_place(request: Request, doors: Doors, who: Who) -> None:
     """Once for a request; the envelope gives it back. What a smoke asks is asked from its own place. Raises Refused:
-    429 too-many-requests, 503 stopping, 504; then nothing was done."""
+    429 too-many-requests, 503 stopping; then nothing was done."""
     if PLACE in request.scope or watched():
         return
     request.scope[PLACE] = await doors.places.enter(kind_of(request), who, _clock(request, doors.settings))

@@ -29,7 +29,6 @@ _ALLOWED_HEADERS: dict[str, Json] = {
     "409": _RETRY_AFTER,
     "429": _RETRY_AFTER,
     "503": _RETRY_AFTER,
-    "504": _RETRY_AFTER,
 }
 _SENT: Iterable[Json] = (
     {"name": "X-Request-Id", "in": "header", "schema": {"type": "string", "pattern": "^[A-Za-z0-9-]{1,64}$"}},

@@ -23,8 +23,8 @@ PLACE = "jobgate.place"
 """The key in an ASGI scope under which the place of this request is."""
 REMEMBERED_S = 10.0
 """How far back the speed of a line counts in full."""
-MARGIN = 1.5
-"""A line's speed is a guess: only who would be answered in two thirds of the time that is left may wait."""
+PATIENCE = 0.5
+"""The part of the time left that may go by in a line: its speed is a guess, and the work itself needs the rest."""
 LONGEST_RETRY_S = 30
 
 Who = tuple[str, str] | None
@@ -106,7 +106,7 @@ class Room:
         """Whoever has a line, the next one first."""
 
     async def enter(self, who: Who, until: float) -> tuple[Place, None] | tuple[None, Why]:
-        """A place, at once or when it is this guest's turn; or why not. Raises TimeoutError at `until` (loop time)."""
+        """A place, at once or when it is this guest's turn; or why not. `until`: the clock's end (loop time)."""
         guest = self._guests.get(who) or _Guest()
         full = self.taken >= self._places
         if not (guest.line or full or guest.inside >= self._own_places):
@@ -118,10 +118,14 @@ class Room:
         if self.waiting >= self._line:
             return None, "full"
         now = asyncio.get_running_loop().time()
-        if now + MARGIN * guest.answered_in(now) >= until:
+        patient_until = now + PATIENCE * (until - now)
+        if now + guest.answered_in(now) >= patient_until:
             return None, "late"
         self._guests[who] = guest
-        await self._turn(who, guest, until)
+        try:
+            await self._turn(who, guest, patient_until)
+        except TimeoutError:
+            return None, "late"
         return Place(self, who), None
 
     def retry_after_s(self, who: Who) -> int:
@@ -217,15 +221,7 @@ class Places:
             self._count(kind, "stopping")
             raise stopping()
         room = self._rooms[kind]
-        try:
-            place, why = await room.enter(who, until)
-        except TimeoutError:
-            self._count(kind, "late")
-            raise Refused(
-                ProblemCode.HTTP_DEADLINE_EXCEEDED,
-                "The request clock ran out before it was this request's turn: nothing was done.",
-                retry_after_s=room.retry_after_s(who),
-            ) from None
+        place, why = await room.enter(who, until)
         if place is None:
             assert why is not None
             self._count(kind, why)

@@ -13,11 +13,13 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from workflows.contract.events import EVENT_DATA, Event, EventType
+from workflows.contract.ids import EffectId
 from workflows.contract.job import (
     MEMO_REQUESTS,
     MEMO_STATE,
     TERMINAL,
     EndRecord,
+    Executed,
     JobStart,
     JobView,
     OpenRequest,
@@ -75,6 +77,8 @@ class Journal:
         self.segments = list(segments)
         self.seq = seq
         self.steps_running = 0
+        self.doubts: set[EffectId] = set()
+        """Effects of this turn of which nobody knows what came."""
         self._unpublished = False
         self._told_seq = seq
         self._carried_seq = 0
@@ -128,6 +132,10 @@ class Journal:
     def amend(self, **view: Any) -> None:
         """Change counts that no event of their own announces (usage, executed)."""
         self.view = self.view.model_copy(update=view)
+
+    def executed(self) -> Executed:
+        """Once a call was begun: yes, unless what came of one is not known."""
+        return "unknown" if self.doubts else "yes"
 
     def progress(self) -> Progress:
         """What a step that is about to start repeats to readers while it runs."""

@@ -136,8 +136,8 @@ class Steps:
                     self._may_start()  # our own cancellation comes back as this error: go on being canceled
                 failure = read_failure(error)
             delay = next_delay(kind, failure.step_code, attempt, failure.retry_after_s, self._left().total_seconds())
-            if delay is None:
-                raise failure
+            if delay is None or self.over():
+                raise failure  # also where another attempt would be due: whoever ends the job hears how this one ended
             attempt += 1
             replaced(attempt, failure, delay)
             await self.pause(delay)

@@ -165,6 +165,12 @@ def cast_vote(
     return Decided(decision, repeated=False)
 
 
+def settle_afterwards(conn: Connection, settled: DecisionRow) -> None:
+    """A settlement that no request asked for, because the effect's job had ended: the id of the effect stands in the
+    request's place. Call it with the job's row held, once `find_decision` has found none."""
+    conn.execute(_DECIDE, vars(settled)).one()
+
+
 def close_request(
     conn: Connection,
     workspace: Workspace,

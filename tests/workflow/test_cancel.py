@@ -119,6 +119,41 @@ async def test_cancel_during_a_write_that_is_lost_says_unknown(jobs: Jobs) -> No
     assert ended.view.executed == "unknown"
 
 
+@pytest.mark.parametrize("code", [StepCode.UNAVAILABLE, StepCode.RATE_LIMITED, StepCode.LOST])
+async def test_cancel_during_an_idempotent_write_that_is_lost_says_unknown_and_tries_no_more(
+    jobs: Jobs, code: StepCode
+) -> None:
+    writing, put = Held(Fault(code)), call(0, "notes.put", "idempotent_write")
+    job = await jobs.start(Hands(model=[turn(1, put), final(2)], tools={"notes.put": [writing]}))
+    await writing.entered.wait()
+    await job.handle.cancel()
+    await job.until("cancel.requested")
+    writing.go.set()
+    ended = await job.end()
+    assert ended.story[5:] == ["cancel.requested", "effect.unknown notes.put #0", "job.canceled"]
+    assert ended.view.executed == "unknown"
+    assert job.hands.ran == ["model 1.1", "notes.put 1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(StepCode.LOST, ["effect.unknown refunds.create #0"]), (StepCode.CONNECT_REFUSED, [])]
+)
+async def test_cancel_during_a_write_that_could_be_tried_again_tries_no_more(
+    jobs: Jobs, code: StepCode, told: list[str]
+) -> None:
+    """What surely left nothing is in no doubt."""
+    writing = Held(Fault(code))
+    job = await jobs.start(Hands(model=[turn(1, WRITE), final(2)], tools={"refunds.create": [writing]}))
+    await writing.entered.wait()
+    await job.handle.cancel()
+    await job.until("cancel.requested")
+    writing.go.set()
+    ended = await job.end()
+    assert ended.story[5:] == ["cancel.requested", *told, "job.canceled"]
+    assert ended.view.executed == ("unknown" if told else "yes")
+    assert job.hands.ran == ["model 1.1", "refunds.create 1"]
+
+
 async def test_cancel_in_a_write_back_off_sends_no_further_attempt(jobs: Jobs) -> None:
     job = await jobs.start(
         Hands(model=[turn(1, WRITE), final(2)], tools={"refunds.create": [Fault(StepCode.CONNECT_REFUSED)]})
