@@ -81,7 +81,8 @@ async def _cancel(doors: Doors, caller: Caller, job_id: JobId) -> tuple[bool, Ca
         async with asyncio.timeout(SETTLE_S):
             while await _in_flight(doors, caller, job_id):
                 await asyncio.sleep(0.05)
-    return True, await _answer(doors, caller, row)
+    answer = await _answer(doors, caller, row)
+    return answer.status in (Status.CANCELING, Status.CANCELED), answer  # else it ended before the cancel reached it
 
 
 def _stop(conn: Connection, *, caller: Caller, job_id: JobId) -> None:
