@@ -16,7 +16,8 @@ from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
 from gateway.calls.standing import NO_RECEIPT, Denied, examine
 from gateway.deciders import may_still_decide
-from gateway.ledger.decisions import DecisionRow, expire_request, find_decision, list_votes
+from gateway.ledger.authorities import find_authority, mark_open
+from gateway.ledger.decisions import DecisionRow, close_request, find_decision, list_votes
 from gateway.ledger.engine import Ledger
 from gateway.ledger.gates import held_job_released, redeem_for
 from gateway.ledger.packets import packets_of
@@ -34,7 +35,8 @@ class LedgerActivities:
 
     @activity.defn(name=Activity.READ_DECISION)
     async def read_decision(self, asked: DecisionInput) -> Ruling:
-        """What the ledger rules on a request; `close`: nobody decided in time, unless somebody did."""
+        """What the ledger rules on a request; `close`: nobody decided in time, unless somebody did; `void`: nobody can
+        any more."""
         attempt = current_attempt()
 
         def stands(conn: Connection) -> tuple[DecisionRow | None, int]:
@@ -51,9 +53,16 @@ class LedgerActivities:
             _receipt(conn, attempt)
             of = (attempt.workspace, attempt.job_id, asked.request_id)
             shown = None if asked.shown is None else asked.shown.model_dump(mode="json")
-            return expire_request(conn, *of, action_digest=asked.action_digest, at=attempt.clock.now(), shown=shown)
+            return close_request(
+                conn,
+                *of,
+                verdict="voided" if asked.void else "expired",
+                action_digest=asked.action_digest,
+                at=attempt.clock.now(),
+                shown=shown,
+            )
 
-        if asked.close:
+        if asked.close or asked.void:
             decision, votes = await self._ledger.write(closed), 0
         else:
             decision, votes = await self._ledger.read(stands)
@@ -87,18 +96,26 @@ class LedgerActivities:
 
     @activity.defn(name=Activity.READ_AUTHORITY)
     async def read_authority(self) -> AuthorityOutput:
-        """Whether the job may go on. Only its authority ends a job here: a gate that closes refuses the next call."""
+        """Whether the job may go on. Only its authority ends a job here: a gate that closes refuses the next call.
+
+        A job that asks is open, whatever was known of it: after an operator's reset it is told of changes again, and a
+        stop that it had before is carried out again (`gateway.stranded`)."""
         attempt = current_attempt()
 
-        def look(conn: Connection) -> AuthorityOutput:
+        def look(conn: Connection) -> tuple[AuthorityOutput, bool]:
             standing = examine(conn, attempt, attempt.clock.now(), gated=False)
             if standing is NO_RECEIPT:
                 raise NO_RECEIPT.error()
+            authority = find_authority(conn, attempt.workspace, attempt.job_id)
+            closed = authority is not None and authority.ended_at is not None
             if isinstance(standing, Denied) and standing.code is StepCode.AUTHORITY_REVOKED:
-                return AuthorityOutput(revoked=True, reason=standing.reason)
-            return AuthorityOutput(revoked=False)
+                return AuthorityOutput(revoked=True, reason=standing.reason), closed
+            return AuthorityOutput(revoked=False), closed
 
-        return await self._ledger.read(look)
+        ruling, closed = await self._ledger.read(look)
+        if closed:
+            await self._ledger.write(lambda conn: mark_open(conn, attempt.workspace, attempt.job_id))
+        return ruling
 
     @activity.defn(name=Activity.ARCHIVE_EVENTS)
     async def archive_events(self, asked: ArchiveInput) -> str:

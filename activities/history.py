@@ -1,13 +1,14 @@
 """A conversation as messages for a model provider: instructions, inputs, answers and what came of their calls.
 
 Call ids are derived from job, turn and call, so the same history is the same request on every attempt. What a tool
-answered is shown up to a bound; a person's reason is shown as theirs. Every call gets a result, as providers demand:
-one that a job of a session left open, because it ended, is said to be open.
+answered is shown up to a bound, and so is what all calls of a turn were answered; a person's reason is shown as theirs.
+Every call gets a result, as providers demand: one that a job of a session left open, because it ended, is said to be
+open.
 """
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pydantic_ai.messages import (
@@ -29,7 +30,7 @@ from gateway.snapshots import Snapshot
 from workflows.contract.ids import BlobRef, JobId, Workspace
 from workflows.contract.job import CallResult
 
-SHOWN_RESULT_BYTES = 32 * 1024
+SHOWN_RESULT_BYTES, SHOWN_TURN_BYTES = 32 * 1024, 256 * 1024
 CUT_NOTE = " [cut: the answer is longer than what is shown]"
 LEFT_OPEN = "The job ended before the result of this call was known. It may have taken effect, or not."
 ERASED = "(This input was erased.)"
@@ -58,16 +59,34 @@ class _Since:
 
 
 class History:
-    """Rebuilds the messages of a job, or of its session until then. `inputs` are those of the jobs that were asked."""
+    """Rebuilds the messages of a job, or of its session until then. `input_of` tells what a job was asked."""
 
-    def __init__(self, blobs: Blobs, workspace: Workspace, offered: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        blobs: Blobs,
+        workspace: Workspace,
+        offered: Mapping[str, str],
+        input_of: Callable[[JobId], Awaitable[bytes | None]],
+    ) -> None:
         self._blobs = blobs
         self._workspace = workspace
         self._offered = offered
+        self._input_of = input_of
 
-    async def messages(
-        self, instructions: str, entries: Iterable[Entry], inputs: Mapping[JobId, bytes]
-    ) -> list[ModelMessage]:
+    async def size(self, entry: Entry) -> int:
+        """About how many bytes of a request an entry is."""
+        match entry:
+            case Asked():
+                texts = [await self._asked(entry)]
+            case Said():
+                texts = [str(part) for part in (await self._response(entry, 0)).parts]
+            case Came():
+                texts = await self._answers(entry)
+            case Told():
+                texts = [entry.text]
+        return sum(len(text.encode()) for text in texts)
+
+    async def messages(self, instructions: str, entries: Iterable[Entry]) -> list[ModelMessage]:
         messages: list[ModelMessage] = []
         since = _Since()
         for entry in entries:
@@ -75,7 +94,7 @@ class History:
                 case Asked():
                     self._close(since)
                     since.job += 1
-                    since.prompts.append(UserPromptPart((inputs.get(entry.job_id) or ERASED.encode()).decode()))
+                    since.prompts.append(UserPromptPart(await self._asked(entry)))
                 case Said():
                     messages += [ModelRequest(since.parts, instructions=instructions)]
                     messages += [await self._response(entry, since.job)]
@@ -84,7 +103,7 @@ class History:
                         if call.note is not None:
                             self._return(since, call, call.note)
                 case Came():
-                    texts = await asyncio.gather(*(self._told(result) for result in entry.results))
+                    texts = await self._answers(entry)
                     calls = {} if since.said is None else {call.call: call for call in since.said.calls}
                     for result, text in zip(entry.results, texts, strict=True):
                         if result.call in calls:
@@ -92,6 +111,13 @@ class History:
                 case Told():
                     since.prompts.append(UserPromptPart(entry.text))
         return [*messages, ModelRequest(since.parts, instructions=instructions)]
+
+    async def _asked(self, entry: Asked) -> str:
+        return (await self._input_of(entry.job_id) or ERASED.encode()).decode()
+
+    async def _answers(self, came: Came) -> list[str]:
+        shown = min(SHOWN_RESULT_BYTES, SHOWN_TURN_BYTES // max(len(came.results), 1))
+        return await asyncio.gather(*(self._told(result, shown) for result in came.results))
 
     async def _response(self, said: Said, job: int) -> ModelResponse:
         text = said.text if said.text_ref is None else (await self._bytes(said.text_ref)).decode()
@@ -114,8 +140,8 @@ class History:
     def _name(self, call: SaidCall) -> str:
         return self._offered.get(call.tool) or spelled(call.tool)
 
-    async def _told(self, result: CallResult) -> str:
-        text = "" if result.result_ref is None else _shown(await self._bytes(result.result_ref))
+    async def _told(self, result: CallResult, shown: int) -> str:
+        text = "" if result.result_ref is None else _shown(await self._bytes(result.result_ref), shown)
         match result.outcome:
             case "ok" | "answered":
                 return text or "null"
@@ -138,7 +164,5 @@ def _call_id(job: int, said: Said, call: SaidCall) -> str:
     return f"call_{said.turn}_{call.call}" if job == 1 else f"call_{job}_{said.turn}_{call.call}"
 
 
-def _shown(data: bytes) -> str:
-    if len(data) <= SHOWN_RESULT_BYTES:
-        return data.decode()
-    return data[:SHOWN_RESULT_BYTES].decode(errors="ignore") + CUT_NOTE
+def _shown(data: bytes, at_most: int) -> str:
+    return data.decode() if len(data) <= at_most else data[:at_most].decode(errors="ignore") + CUT_NOTE

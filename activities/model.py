@@ -6,7 +6,7 @@ final answer that does not fit the output schema is no final answer, and the mod
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -54,13 +54,16 @@ class ModelActivity:
         blobs: Blobs,
         providers: Providers,
         kinds: Kinds,
+        sees_bytes: int,
     ) -> None:
+        """`sees_bytes`: so much of its conversation a real model is shown."""
         self._permits = permits
         self._ledger = ledger
         self._snapshots = snapshots
         self._blobs = blobs
         self._providers = providers
         self._kinds = kinds
+        self._sees_bytes = sees_bytes
 
     @activity.defn(name=Activity.MODEL)
     async def model(self, asked: ModelInput) -> ModelOutput:
@@ -145,14 +148,11 @@ class ModelActivity:
     ) -> Answer:
         manifest = snapshot.bundle.manifest
         offered = provider_names([ASK_HUMAN, FINAL_ANSWER, *(tool.name for tool in manifest.tools if not tool.hidden)])
-        entries = await conversation.entries()
-        if receipt.session is None:
-            entries, inputs = [Asked(job_id=receipt.job_id), *entries], {receipt.job_id: receipt.job_input}
-        else:
-            jobs = {entry.job_id for entry in entries if isinstance(entry, Asked)}
-            inputs = await self._ledger.read(lambda conn: inputs_of(conn, receipt.workspace, jobs))
-        history = History(self._blobs, receipt.workspace, offered)
-        messages = await history.messages(instructions_of(snapshot), entries, inputs)
+        history = History(self._blobs, receipt.workspace, offered, self._inputs(receipt))
+        entries = await conversation.recent(self._sees_bytes, history.size)
+        if Asked(job_id=receipt.job_id) not in entries:  # it is in no blob, or too far back to be shown with the rest
+            entries = [Asked(job_id=receipt.job_id), *entries]
+        messages = await history.messages(instructions_of(snapshot), entries)
         await self._permits.look_again(attempt)  # a long conversation takes its time to be read
         return await self._providers.ask(
             snapshot.deployment,
@@ -163,6 +163,18 @@ class ModelActivity:
             turn=asked.turn,
             left_s=(receipt.deadline_at - attempt.clock.now()).total_seconds(),
         )
+
+    def _inputs(self, receipt: ReceiptRow) -> Callable[[JobId], Awaitable[bytes | None]]:
+        """Of the job and, in a session, of those before it; each is read once."""
+        known: dict[JobId, bytes | None] = {receipt.job_id: receipt.job_input}
+
+        async def input_of(job: JobId) -> bytes | None:
+            if job not in known:
+                found = await self._ledger.read(lambda conn: inputs_of(conn, receipt.workspace, [job]))
+                known[job] = found.get(job)
+            return known[job]
+
+        return input_of
 
     async def _keep(self, answer: Answer, job: Standing, snapshot: Snapshot, conversation: Conversation) -> ModelOutput:
         """The answer as the loop gets it; it is in the conversation before anything comes of it."""

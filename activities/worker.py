@@ -134,7 +134,8 @@ def make_worker(
     calls = CallGateway(kinds, permits, Writes(ledger, blobs, permits), snapshots, blobs, ways_back)
     tools = ToolActivity(calls, Reconciling(kinds, permits, ledger, snapshots, blobs))
     reads = LedgerActivities(ledger, blobs)
-    model = ModelActivity(permits, ledger, snapshots, blobs, Providers(door, credentials), kinds)
+    providers = Providers(door, credentials)
+    model = ModelActivity(permits, ledger, snapshots, blobs, providers, kinds, settings.model_sees_bytes)
     return Worker(
         client,
         task_queue=settings.lanes[settings.lane].task_queue,

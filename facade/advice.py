@@ -16,8 +16,8 @@ AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
         FailureCode.MODEL_FAILED: ("retry", "The model did not answer. Submit it again under a new key later."),
         FailureCode.TOOL_FAILED: ("retry", "A tool did not answer. Submit it again under a new key later."),
         FailureCode.EFFECT_UNKNOWN: (
-            "ask_operator",
-            "Find out whether the last write took effect before trying again.",
+            "retry",
+            "It is known by now what came of its last write: retry it. What took effect is not repeated by itself.",
         ),
         FailureCode.INPUT_REJECTED: ("change_input", "This job can not run as it was submitted."),
         FailureCode.RESULT_TOO_LARGE: ("change_input", "Ask for less: the result is too large to keep."),
@@ -32,7 +32,7 @@ AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
     }
 )
 
-IN_DOUBT = "It is not known whether its last write took effect. Find out before running it again."
+IN_DOUBT = "It is not known whether its last write took effect. Find out, and have an approver settle it; then retry."
 
 _MUST: Mapping[RequestKind, str] = MappingProxyType(
     {

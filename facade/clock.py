@@ -6,6 +6,8 @@ from typing import Any
 
 CLOCK = "jobgate.clock"
 """The key in an ASGI scope under which the clock of this request is."""
+ARRIVED = "jobgate.arrived"
+"""The same, for when it arrived, in event loop time: what it waits for counts, whatever that is."""
 
 
 def move_clock(scope: MutableMapping[str, Any], seconds: float | None) -> None:

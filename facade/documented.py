@@ -12,15 +12,16 @@ from workflows.contract.gates import Blocker, Eligibility, Phase
 from workflows.contract.job import Executed
 
 PROBLEM_JSON = "application/problem+json"
+AT_THE_DOOR = (ProblemCode.TOO_MANY_REQUESTS, ProblemCode.STOPPING, ProblemCode.HTTP_DEADLINE_EXCEEDED)
+"""Before anything was done: what every route but the health ones may answer."""
 EVERYWHERE = (
     ProblemCode.UNAUTHENTICATED,
     ProblemCode.INPUT_INVALID,
-    ProblemCode.TOO_MANY_REQUESTS,
     ProblemCode.INTERNAL,
     ProblemCode.ENGINE_UNAVAILABLE,
     ProblemCode.LEDGER_UNAVAILABLE,
     ProblemCode.BLOBS_UNAVAILABLE,
-    ProblemCode.HTTP_DEADLINE_EXCEEDED,
+    *AT_THE_DOOR,
 )
 JOB = (ProblemCode.NOT_PERMITTED, ProblemCode.NOT_FOUND, ProblemCode.JOB_EXPIRED, ProblemCode.ADMISSION_UNKNOWN)
 """What every read of one job may answer."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from facade.cursors import Cursor, cursor_after, cursor_at, invalid_cursor
 from facade.project import Look, ended, era, state_of, unheard
@@ -91,14 +92,16 @@ async def page_of(reader: Reader, workspace: Workspace, look: Look, cursor: Curs
 async def _archived(
     reader: Reader, workspace: Workspace, segments: Iterable[SegmentRef], after: int, limit: int
 ) -> dict[int, Event]:
-    """The archived events of a page; a segment whose content was erased is a gap, and the page ends before it."""
+    """The archived events of a page, and of its segments no others; one whose content was erased is a gap, and the page
+    ends before it."""
     found: dict[int, Event] = {}
     for segment in segments:
         if segment.last <= after or segment.first > after + limit:
             continue
         try:
-            stored = _EVENTS.validate_json(await reader.blob(workspace, segment.ref))
+            stored = from_json(await reader.blob(workspace, segment.ref))
         except KeyError:
             break
-        found |= {event.seq: event for event in stored if event.seq is not None}
+        wanted = stored[max(after + 1 - segment.first, 0) : after + limit + 1 - segment.first]
+        found |= {event.seq: event for event in _EVENTS.validate_python(wanted) if event.seq is not None}
     return found

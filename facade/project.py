@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from facade.advice import advise
 from facade.cursors import cursor_at, write_cursor
-from facade.reader import Ending, Execution, LedgerFacts, ReceiptFacts
+from facade.reader import Ending, Execution, LedgerFacts, ReceiptFacts, Writes
 from facade.views import (
     ArtifactAnswer,
     EventAnswer,
@@ -27,7 +27,7 @@ from facade.views import (
 )
 from workflows.contract.errors import FailureCode, ProblemCode, Refused
 from workflows.contract.events import Event, EventType
-from workflows.contract.job import TERMINAL, EndRecord, Executed, Failure, JobView, Progress, Status
+from workflows.contract.job import TERMINAL, EndRecord, Executed, Failure, JobView, Progress, Recovery, Status
 from workflows.contract.steps import ViewOutput
 from workflows.opening import queued_view
 
@@ -42,7 +42,8 @@ class Look:
     """The newest step's, from the history, where `describe` shows no step in flight."""
     record: EndRecord | None = None
     """From the close event of a completed or failed execution."""
-    write_in_doubt: bool = False
+    writes: Writes | None = None
+    """Of a job that has ended, where its record leaves that open."""
     result: JsonValue = None
 
 
@@ -64,8 +65,7 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
     undecidable = stopped or not opened or ledger.revoked_at is not None
     asked = () if undecidable else tuple(r for r in view.requests if r.state == "pending")
     overdue = opened and now > memo.deadline
-    # The first step asks the model: one that nobody saw is no write.
-    in_doubt = look.write_in_doubt or (view.executed == "unknown" and view.usage.steps > 1)
+    ran = executed(look, view)
     erased = ledger.receipt.erased_at is not None
     return JobAnswer(
         job_id=ledger.receipt.job_id,
@@ -73,10 +73,12 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
         mode=memo.mode,
         eligibility=view.eligibility,
         blocker=view.blocker,
-        executed=executed(look, view),
-        recovery="automatic" if stopped else view.recovery,
+        executed=ran,
+        recovery="automatic" if stopped else _recovery(view, ran),
         overdue=overdue,
-        next_action=_GONE if erased else advise(view, status, memo.mode, asked, overdue=overdue, in_doubt=in_doubt),
+        next_action=_GONE
+        if erased
+        else advise(view, status, memo.mode, asked, overdue=overdue, in_doubt=look.writes == "not_known"),
         last_event=EventAnswer.of(_word_of_reset(look.execution) if unheard(look) else view.last_event),
         pending=tuple(PendingRequest.of(request) for request in asked),
         plugin=PluginAnswer.of(memo.plugin),
@@ -98,6 +100,11 @@ def project(look: Look, ledger: LedgerFacts, now: datetime) -> JobAnswer | Refus
         source="recorded",
         next_cursor=write_cursor(cursor_at(view.last_event.seq, view.resets)),
     )
+
+
+def _recovery(view: JobView, ran: Executed) -> Recovery:
+    """What a job that has ended left to a person is over once its writes are known."""
+    return view.recovery if view.status not in TERMINAL or ran == "unknown" else "none"
 
 
 def _result(look: Look, view: JobView) -> JsonValue:
@@ -187,8 +194,11 @@ def executed(look: Look, view: JobView) -> Executed:
     """no until a worker started a model or tool call; unknown while one that may have started can not be seen."""
     execution = look.execution
     assert execution is not None
-    if look.write_in_doubt:
+    if look.writes == "not_known":
         return "unknown"
+    # The first step asks the model: one that nobody saw is no write, and whoever writes has seen it end.
+    if view.executed == "unknown" and (look.writes == "known" or (look.writes == "none" and view.usage.steps > 1)):
+        return "yes"
     if view.executed != "no":
         return view.executed
     newest = None if look.progress is None else look.progress.event
@@ -244,7 +254,7 @@ def _ended_by_engine(execution: Execution, view: JobView, look: Look) -> JobView
     else:
         status, event, message = Status.FAILED, EventType.JOB_FAILED, f"Failed: {failure.message}"
     data = {} if failure is None else {"code": failure.code}
-    in_doubt = look.write_in_doubt or view.executed == "unknown"
+    in_doubt = look.writes == "not_known" or view.executed == "unknown"
     return view.model_copy(
         update={
             "status": status,

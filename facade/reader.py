@@ -15,6 +15,8 @@ from workflows.contract.steps import ViewOutput
 
 ReadAction = Literal["jobs:read", "jobs:decide"]
 Ending = Literal["completed", "failed", "canceled", "terminated", "timed_out"]
+Writes = Literal["none", "known", "not_known"]
+"""What the ledger knows of a job's writes: it holds none; of each what came of it; of one it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +202,7 @@ class Reader(Protocol):
         revocation ends."""
         ...
 
-    async def write_in_doubt(self, workspace: Workspace, job_id: JobId) -> bool:
-        """Whether the ledger knows a write that was sent and has no recorded outcome."""
-        ...
+    async def writes(self, workspace: Workspace, job_id: JobId) -> Writes: ...
 
     async def receipts(
         self,

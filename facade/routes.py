@@ -1,11 +1,13 @@
 """The reading routes: HTTP in, one call of the window, HTTP out. Authentication is handed in by gateway/app.py."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Annotated, cast
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel, JsonValue
 from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
 
 from facade.clock import move_clock, time_left
 from facade.cursors import Cursor, read_cursor, read_place
@@ -21,9 +23,11 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import PLUGIN_NAME, SESSION, JobId, PluginName, RequestId
 from workflows.contract.job import Status
 
+T = TypeVar("T")
+
 router = APIRouter()
 
-NEEDED_TO_ACCEPT = frozenset({"engine", "ledger", "blobs"})
+NEEDED_TO_ACCEPT = frozenset({"engine", "ledger", "blobs", "process"})
 """The rungs without which readyz is 503; a missing worker only delays jobs."""
 
 
@@ -90,8 +94,27 @@ async def get_job(
     if not wait_s:
         return _json(await window.job_after(viewer, job_id, read_cursor(after), limit))
     move_clock(request.scope, time_left(request.scope) + wait_s)
-    answer = await window.job_once_later(viewer, job_id, read_cursor(after), limit, wait_s)
-    return _json(answer, {"Preference-Applied": f"wait={wait_s}"})
+    later = window.job_once_later(viewer, job_id, read_cursor(after), limit, wait_s)
+    return _json(await _unless_gone(request, later), {"Preference-Applied": f"wait={wait_s}"})
+
+
+async def _unless_gone(request: Request, answer: Coroutine[Any, Any, T]) -> T:
+    """The answer, or ClientDisconnect as soon as nobody waits for it any more: a server goes on where a client left."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    leaving, asking = asyncio.create_task(gone()), asyncio.create_task(answer)
+    try:
+        await asyncio.wait({leaving, asking}, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            raise ClientDisconnect
+        return asking.result()
+    finally:
+        leaving.cancel()
+        asking.cancel()
+        await asyncio.gather(leaving, asking, return_exceptions=True)
 
 
 async def _resumed(request: Request, after: After = None, last_event_id: LastEventId = None) -> Cursor:
@@ -228,6 +251,7 @@ async def livez() -> dict[str, bool]:
         ProblemCode.LEDGER_UNAVAILABLE,
         ProblemCode.BLOBS_UNAVAILABLE,
         ProblemCode.HTTP_DEADLINE_EXCEEDED,
+        ProblemCode.STOPPING,
         public=True,
     ),
 )
@@ -245,6 +269,7 @@ _UNAVAILABLE = {
     "engine": ProblemCode.ENGINE_UNAVAILABLE,
     "ledger": ProblemCode.LEDGER_UNAVAILABLE,
     "blobs": ProblemCode.BLOBS_UNAVAILABLE,
+    "process": ProblemCode.STOPPING,
 }
 
 

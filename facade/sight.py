@@ -89,7 +89,8 @@ class Sight:
         if execution is None:
             return Look(None), None
         after = cursor.place_in(state_of(Look(execution)).resets) or 0
-        view = await self.ask(workspace, job_id, after, limit) if execution.ending is None else None
+        wanted = limit if after + limit > _archived(execution) else 0
+        view = await self.ask(workspace, job_id, after, wanted) if execution.ending is None else None
         if view is not None and era(view.view) > era(state_of(Look(execution))):
             # Reset between the two looks, or not recorded yet: the description may be of the run before.
             execution = await self.reader.execution(workspace, job_id) or execution
@@ -127,8 +128,8 @@ class Sight:
         if _needs_newest_step(look):
             look = replace(look, progress=await self.reader.newest_progress(workspace, job_id))
         view = state_of(look)
-        if ended(look) and view.last_event.seq is None:
-            look = replace(look, write_in_doubt=await self.reader.write_in_doubt(workspace, job_id))
+        if ended(look) and (view.last_event.seq is None or view.executed == "unknown"):
+            look = replace(look, writes=await self.reader.writes(workspace, job_id))
         if view.status is Status.SUCCEEDED and view.result_ref is not None:
             look = replace(look, result=await self._result(workspace, view.result_ref))
         return look
@@ -138,6 +139,11 @@ class Sight:
             return json.loads(await self.reader.blob(workspace, ref))
         except KeyError:
             return None  # erased
+
+
+def _archived(execution: Execution) -> int:
+    """Up to which event no worker has to be asked: the record names the segments."""
+    return max((segment.last for segment in execution.recorded.segments), default=0) if execution.recorded else 0
 
 
 def _needs_newest_step(look: Look) -> bool:

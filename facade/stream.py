@@ -66,19 +66,18 @@ async def _frames(
         yield ServerSentEvent(retry=RETRY_MS, comment="jobgate", sep=SEPARATOR)
         while not closing.is_set() and now() < ends_at:
             changed = watch.changed
-            if not watch.reaches(cursor):
-                await watch.cover(cursor)
-            for event in watch.after(cursor):
+            events = await watch.read(cursor)
+            for event in events:
                 cursor = cursor_at(event.seq, watch.resets)
                 yield _frame(event, cursor)
-            if watch.over(cursor):
+            if not events and watch.over(cursor):
                 return
             if now() >= ping_at:
                 if not await may_still_read():
                     return
                 yield ServerSentEvent(comment="ping", sep=SEPARATOR)
                 ping_at = now() + rules.ping_s
-            if not watch.after(cursor, 1):
+            if not events:
                 await asyncio.wait(
                     {changed, shutdown},
                     timeout=max(min(ping_at, ends_at) - now(), 0),

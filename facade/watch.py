@@ -1,8 +1,8 @@
 """One upstream watcher per job and process, however many readers follow it.
 
 A history long poll wakes a `view` query, at most five a second; what it brings goes into one log in memory, of which
-each reader holds only a cursor. A watch lives while somebody reads and ends with the job. Beyond `limit` long polls,
-jobs are looked at every `SLOW_POLL_S` instead. With no worker the record is shown, and asked again after a pause.
+each reader holds a cursor. It holds the newest part; who stands further back reads pages of their own. Beyond `limit`
+long polls, jobs are looked at every `SLOW_POLL_S` instead. With no worker the record is shown, and asked again later.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ NOT_BEFORE_S = (0.0, 0.0, 0.0, 0.5, 0.75, 1.0)
 """After n queries within a second, the next comes so long after the first of them: three at once, five a second."""
 SLOW_POLL_S = 2.0
 TROUBLE_PAUSE_S = 1.0
-PAGE = 500
+PAGE, KEPT = 500, 5_000
+"""Events of one look, and of the log in memory (1.4 kB each, measured)."""
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -60,7 +61,7 @@ class Watch:
     # ---- what readers see
 
     def after(self, cursor: Cursor, limit: int = PAGE) -> list[Event]:
-        """Known events after the cursor; none where the log does not reach back to it (see `cover`)."""
+        """Known events after the cursor; none where the log does not reach back to it (see `read`)."""
         place = cursor.place_in(self.resets)
         if place is None or place < self._before:
             return []
@@ -80,7 +81,7 @@ class Watch:
         return self.look
 
     async def cover(self, cursor: Cursor) -> None:
-        """Reaches back to a reader's cursor. Raises Refused(CURSOR_INVALID) beyond the end of an ended job."""
+        """Reaches back to a cursor that is not too far. Raises Refused(CURSOR_INVALID) beyond an ended job's end."""
         look = await self.first_look()
         if look.execution is None or (self.reaches(cursor) and not ended(look)):
             return
@@ -92,18 +93,25 @@ class Watch:
             return
         if ended(look) and not derived and place > last_seq(look):
             raise invalid_cursor()
+        if self._before - place > KEPT - len(self._events):
+            return
         async with self._reaching_back:
             earlier: list[Event] = []
             while place + len(earlier) < self._before:
                 at = place + len(earlier)
-                here = cursor_at(at, self.resets)
-                _, page = await self._sight.page(self._workspace, self._job_id, here, PAGE, look.execution)
-                found = [event for event in page.events if event.seq is not None] if page is not None else []
-                if not found:
-                    return  # only a worker knows them; `after` gives nothing until one told
+                if not (found := await self.read(cursor_at(at, self.resets))):
+                    return
                 earlier += found[: self._before - at]
             self._events[:0] = earlier
             self._before -= len(earlier)
+
+    async def read(self, cursor: Cursor) -> list[Event]:
+        """Events after the cursor, also before the log in memory; none where only a worker knows them."""
+        look = await self.first_look()
+        if self.reaches(cursor):
+            return self.after(cursor)
+        _, page = await self._sight.page(self._workspace, self._job_id, cursor, PAGE, look.execution)
+        return [event for event in page.events if event.seq is not None] if page is not None else []
 
     def reaches(self, cursor: Cursor) -> bool:
         """Whether the log begins at or before the cursor."""
@@ -201,7 +209,12 @@ class Watch:
         self._go_back(here, state_of(look).resets)
         if self.look is None:
             self._before = min(self._before, last_seq(look))
-        self._events += page.events
+        if self.look is None and last_seq(look) - self._before > KEPT:
+            self._before = last_seq(look) - PAGE
+        else:
+            self._events += page.events
+        self._before += max(len(self._events) - KEPT, 0)
+        self._events = self._events[-KEPT:]
         self.look = look
         if ended(look):
             self.done = page.complete

@@ -84,7 +84,7 @@ class Window:
         ledger = await self.admitted(viewer, job_id, "jobs:read")
         until = asyncio.get_running_loop().time() + wait_s
         async with self.watchers.following(viewer.workspace, job_id, cursor) as watch:
-            while not (watch.after(cursor, 1) or watch.over(cursor) or self.watchers.draining):
+            while not (await watch.read(cursor) or watch.over(cursor) or self.watchers.draining):
                 left = until - asyncio.get_running_loop().time()
                 if left <= 0:
                     break

@@ -42,6 +42,12 @@ def is_api_key(credential: str) -> bool:
     return credential.startswith(PREFIX)
 
 
+def named_in(credential: str) -> str:
+    """The id that it says it has; empty where it is no key."""
+    given = _KEY.fullmatch(credential)
+    return "" if given is None else given.group(1)
+
+
 async def prove_api_key(ledger: Ledger, credential: str) -> Caller:
     """The caller whom the key proves now. Raises `Refused(UNAUTHENTICATED)`, or 503 where the ledger is silent."""
     given = _KEY.fullmatch(credential)

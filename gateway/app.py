@@ -22,7 +22,7 @@ from facade.watch import Watchers
 from facade.window import Window
 from gateway.doors import Doors, caller_of, open_doors
 from gateway.envelope import Envelope
-from gateway.health import health
+from gateway.health import health, one_at_a_time
 from gateway.jobrequest import JobRequest, RetryIn
 from gateway.openapi import describe
 from gateway.problems import install_problems
@@ -61,6 +61,7 @@ BODIES = (
     promotions.DemotionIn,
     smokes.SmokeIn,
     decisions.DecisionIn,
+    decisions.SettlementIn,
     grants.GrantIn,
     grants.WorkspaceIn,
     keys.ApiKeyIn,
@@ -122,7 +123,7 @@ def create_app(settings: Settings, telemetry: Telemetry) -> FastAPI:
 def serve_from(doors: Doors) -> Serving:
     """The facade over these doors: a reader without a verb that changes anything, and who is asking."""
     settings, counts = doors.settings, doors.telemetry.metrics
-    sight = Sight(GatewayReader(doors.engine, doors.ledger, doors.blobs, partial(health, doors)))
+    sight = Sight(GatewayReader(doors.engine, doors.ledger, doors.blobs, one_at_a_time(partial(health, doors))))
     watchers = Watchers(sight, count=counts.watchers.add)
     rules = StreamRules(
         longest_s=settings.stream_max_s,

@@ -20,7 +20,6 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from sqlalchemy import Connection
-from starlette.requests import ClientDisconnect
 
 from facade.project import content_erased
 from gateway.authority import EVERY, Allowed, granted
@@ -39,7 +38,6 @@ T = TypeVar("T")
 
 ARTIFACT_BYTES = 50 * 1024 * 1024
 URL_S = 60
-UPLOADS_AT_ONCE = 16
 LEDGER_S = 4.0
 """The long clock of an upload is for its bytes: the ledger is waited for no longer than by any other request."""
 PIECE_S = 10.0
@@ -79,14 +77,10 @@ class Artifacts:
         self._blobs = blobs
         self._paths = paths
         self._folder = folder
-        self._uploading = 0
 
     async def upload(self, caller: Caller, name: str, media_type: str, pieces: AsyncIterator[bytes]) -> ArtifactRow:
         """Keeps and registers what comes, or nothing of it. Raises Refused; its body's limit is the envelope's."""
         await _soon(self._ledger.read(lambda conn: _may_upload(conn, caller)))
-        if self._uploading >= UPLOADS_AT_ONCE:
-            raise Refused(ProblemCode.TOO_MANY_REQUESTS, "Too many uploads at a time. Try again.", retry_after_s=1)
-        self._uploading += 1
         try:
             with tempfile.TemporaryFile(dir=self._folder) as file:
                 return await self._keep(caller, name, media_type, await _spool(file, pieces))
@@ -94,8 +88,6 @@ class Artifacts:
             raise Refused(
                 ProblemCode.BLOBS_UNAVAILABLE, "There is no room for uploads now.", retry_after_s=5
             ) from error
-        finally:
-            self._uploading -= 1
 
     async def _keep(self, caller: Caller, name: str, media_type: str, spooled: _Spooled) -> ArtifactRow:
         artifact_id, digest = f"art_{uuid4().hex}", f"sha256:{spooled.sha256}"
@@ -186,8 +178,6 @@ async def _spool(file: IO[bytes], pieces: AsyncIterator[bytes]) -> _Spooled:
                 break
     except TimeoutError:
         raise Refused(ProblemCode.HTTP_DEADLINE_EXCEEDED, "The upload stood still: nothing was kept.") from None
-    except ClientDisconnect:
-        raise Refused(ProblemCode.INPUT_INVALID, "The upload broke off: nothing was kept.") from None
     await asyncio.to_thread(file.seek, 0)
     return _Spooled(file, size, seen.hexdigest())
 

@@ -7,6 +7,7 @@ next permit of the job finds the stop and requests the cancel itself.
 
 import asyncio
 import contextlib
+import json
 from datetime import UTC, datetime
 from functools import partial
 
@@ -70,17 +71,18 @@ async def _cancel(doors: Doors, caller: Caller, job_id: JobId) -> tuple[bool, Ca
     execution = await doors.engine.describe(caller.workspace, job_id)
     if execution is None:
         if row.accepted:
-            raise Refused(ProblemCode.JOB_EXPIRED, "The job's record has passed its retention; nothing runs.")
+            raise _forgotten(row)
         raise Refused(ProblemCode.ADMISSION_UNKNOWN, "It is not yet known whether the job started.", retry_after_s=1)
     if execution.ending is not None:
-        return False, await _answer(doors, caller, job_id)
+        return False, await _answer(doors, caller, row)
     await doors.ledger.write(partial(_stop, caller=caller, job_id=job_id))
     await doors.engine.cancel(caller.workspace, job_id)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SETTLE_S):
             while await _in_flight(doors, caller, job_id):
                 await asyncio.sleep(0.05)
-    return True, await _answer(doors, caller, job_id)
+    answer = await _answer(doors, caller, row)
+    return answer.status in (Status.CANCELING, Status.CANCELED), answer  # else it ended before the cancel reached it
 
 
 def _stop(conn: Connection, *, caller: Caller, job_id: JobId) -> None:
@@ -94,14 +96,16 @@ async def _in_flight(doors: Doors, caller: Caller, job_id: JobId) -> list[OpenEf
     return await doors.ledger.read(lambda conn: open_effects(conn, caller.workspace, job_id))
 
 
-async def _answer(doors: Doors, caller: Caller, job_id: JobId) -> CancelAnswer:
+async def _answer(doors: Doors, caller: Caller, row: ReceiptRow) -> CancelAnswer:
+    job_id = row.job_id
+
     def look(conn: Connection) -> tuple[datetime | None, list[OpenEffect]]:
         stop = find_stop(conn, caller.workspace, job_id)
         return None if stop is None else stop.requested_at, open_effects(conn, caller.workspace, job_id)
 
     execution = await doors.engine.describe(caller.workspace, job_id)
     if execution is None:
-        raise Refused(ProblemCode.JOB_EXPIRED, "The job's record has passed its retention; nothing runs.")
+        raise _forgotten(row)
     stopped_at, in_flight = await doors.ledger.read(look)
     view = state_of(Look(execution))
     ended = execution.ending is not None
@@ -112,6 +116,11 @@ async def _answer(doors: Doors, caller: Caller, job_id: JobId) -> CancelAnswer:
         finished_at=view.finished_at if ended else None,
         in_flight=() if ended else tuple(InFlight(**vars(effect)) for effect in in_flight),
     )
+
+
+def _forgotten(row: ReceiptRow) -> Refused:
+    detail = "The job's record has passed its retention; nothing runs."
+    return Refused(ProblemCode.JOB_EXPIRED, detail, receipt=json.loads(row.receipt))
 
 
 def not_found() -> Refused:

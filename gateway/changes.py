@@ -269,6 +269,7 @@ class Changes:
             return
         open_ = await self._ledger.read(lambda conn: open_authorities(conn, None))
         ended = closed.keys() & {(job.workspace, job.job_id) for job in open_}
+        ended -= await self._engine.open_among(ended)
         if ended:
             await self._ledger.write(lambda conn: mark_ended(conn, ended, now))
         # By the engine's word, not by our clock: one that was wrong for a while would leave ends unseen for ever.

@@ -6,7 +6,7 @@ of each tool, so that the scripted model needs the head alone. In a session each
 blob holds an input: those are rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +20,7 @@ ENTRIES_PER_BLOB = 50
 ENTRIES_PER_TURN = 3
 INLINE_TEXT = 2000
 """Characters; a longer text is a blob of its own."""
+EARLIER = "(What was said and done in this conversation before is left out: it is too long to be shown as a whole.)"
 ERASED = "(What was said in this conversation before was erased.)"
 HAS_RESULT = frozenset({"ok", "error", "answered"})
 
@@ -141,23 +142,37 @@ class Conversation:
         return await self._blobs.keep(self._workspace, job_id, self.head.model_dump_json().encode())
 
     async def chunks(self) -> list[Chunk]:
-        """Oldest first: reads the whole chain, as far back as it is kept. Of an earlier job of the session all may be
-        gone; the part of a job itself is whole, or `BlobMissing` is raised."""
-        chunks = [self.head]
-        while (prev := chunks[-1].prev) is not None:
-            try:
-                chunks.append(await read_chunk(self._blobs, self._workspace, prev))
-            except BlobMissing:
-                if not chunks[-1].begins:
-                    raise
-                break
-        return chunks[::-1]
+        """Oldest first: reads the whole chain, as far back as it is kept."""
+        return [chunk async for chunk in self._newest_first()][::-1]
 
-    async def entries(self) -> list[Entry]:
-        """Oldest first; where what was said before is gone, a sentence says so."""
-        chunks = await self.chunks()
-        gone: list[Entry] = [] if chunks[0].prev is None else [Told(text=ERASED)]
-        return [*gone, *(entry for chunk in chunks for entry in chunk.entries)]
+    async def recent(self, at_most: int, size: Callable[[Entry], Awaitable[int]]) -> list[Entry]:
+        """Oldest first: the newest entries that together have at most so many bytes, those of the last turn whatever
+        they have. Reads no further back; where something before is left out or gone, a sentence says so."""
+        kept: list[Entry] = []
+        oldest = self.head
+        async for oldest in self._newest_first():
+            for entry in reversed(oldest.entries):
+                at_most -= await size(entry)
+                if at_most < 0 and len(kept) >= ENTRIES_PER_TURN:
+                    return [Told(text=EARLIER), *reversed(kept)]
+                kept.append(entry)
+        gone: list[Entry] = [] if oldest.prev is None else [Told(text=ERASED)]
+        return [*gone, *reversed(kept)]
+
+    async def _newest_first(self) -> AsyncGenerator[Chunk]:
+        """Of an earlier job of the session all may be gone; the part of a job itself is whole, or `BlobMissing` is
+        raised."""
+        chunk = self.head
+        yield chunk
+        while chunk.prev is not None:
+            try:
+                before = await read_chunk(self._blobs, self._workspace, chunk.prev)
+            except BlobMissing:
+                if not chunk.begins:
+                    raise
+                return
+            chunk = before
+            yield chunk
 
 
 async def read_chunk(blobs: Blobs, workspace: Workspace, ref: BlobRef) -> Chunk:

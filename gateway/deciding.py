@@ -6,7 +6,7 @@ last word, so of racing decisions, expiry, cancel and revocation one wins and ev
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -95,10 +95,10 @@ async def decide_request(
     need_scope(caller, Action.JOBS_DECIDE)
     try:
         async with asyncio.timeout_at(until):
-            ledger = await _admitted(window, caller, JobId(job_id))
+            ledger = await admitted_to_decide(window, caller, JobId(job_id))
             found = await find_request(window, caller, ledger, RequestId(request_id), to_decide=True)
             asked = _Asked(caller, ledger, found, body)
-            _may_decide(asked)
+            check_decider(caller, ledger, found.request.approval.groups)
             if not _stands(found.ruling):
                 _still_open(asked)
                 await _fits(window, asked)
@@ -128,7 +128,7 @@ def _hint(asked: _Asked) -> DecisionHint:
     return DecisionHint(request_id=asked.request.request_id, decision=asked.body.decision, by=asked.caller.principal)
 
 
-async def _admitted(window: Window, caller: Caller, job_id: JobId) -> LedgerFacts:
+async def admitted_to_decide(window: Window, caller: Caller, job_id: JobId) -> LedgerFacts:
     """The job's facts; whoever may decide nowhere hears that, and not whether there is such a job."""
     try:
         return await window.admitted(caller, job_id, "jobs:decide")
@@ -138,13 +138,13 @@ async def _admitted(window: Window, caller: Caller, job_id: JobId) -> LedgerFact
         raise
 
 
-def _may_decide(asked: _Asked) -> None:
-    groups = asked.request.approval.groups
-    if groups and asked.caller.groups.isdisjoint(groups):
+def check_decider(caller: Caller, ledger: LedgerFacts, groups: Collection[str]) -> None:
+    """Raises Refused: NOT_AN_APPROVER, SELF_APPROVAL."""
+    if groups and caller.groups.isdisjoint(groups):
         raise Refused(ProblemCode.NOT_AN_APPROVER, "Deciding this needs one of the groups that its policy names.")
-    receipt = asked.ledger.receipt
+    receipt = ledger.receipt
     assert receipt is not None
-    if is_own_job(asked.caller.principal, receipt.principal, asked.ledger.submitted_by, receipt.initiator):
+    if is_own_job(caller.principal, receipt.principal, ledger.submitted_by, receipt.initiator):
         raise Refused(ProblemCode.SELF_APPROVAL, "The job is the caller's own; somebody else must decide.")
 
 

@@ -16,9 +16,10 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection
 
+from facade.clock import ARRIVED
 from gateway.admission import Admission
 from gateway.allowlist import CredentialPolicy
-from gateway.apikeys import is_api_key, prove_api_key
+from gateway.apikeys import is_api_key, named_in, prove_api_key
 from gateway.artifacts import Artifacts
 from gateway.authority import Denied, decide
 from gateway.blobs import Blobs
@@ -30,8 +31,10 @@ from gateway.jwks import published_keys
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
 from gateway.ledger.presence import NewProcess
+from gateway.places import PLACE, Kind, Places, Who, kind_of
 from gateway.presence import Presence, present, process_of
 from gateway.scopes import Action, Caller
+from gateway.seams import watched
 from gateway.settings import Settings
 from gateway.signed_paths import SignedPaths
 from gateway.snapshots import Snapshots
@@ -61,6 +64,7 @@ class Doors:
     callbacks: Callbacks
     artifacts: Artifacts
     verifier: TokenVerifier
+    places: Places
     process: NewProcess
     """This very process, as its presence tells it."""
     presence: Presence
@@ -83,6 +87,9 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
         sweeping = asyncio.create_task(changes.run())
         stack.callback(sweeping.cancel)
         verifier = await stack.enter_async_context(verifier_of(settings))
+        metrics = telemetry.metrics
+        places = Places(settings, lambda kind, why: metrics.refused.add(1, {"kind": kind, "why": why}))
+        metrics.watch_places(places.figures)
         process = process_of(settings, "api")
         presence = await stack.enter_async_context(present(ledger, process, telemetry.warnings, settings.presence_s))
         yield Doors(
@@ -98,6 +105,7 @@ async def open_doors(settings: Settings, telemetry: Telemetry) -> AsyncGenerator
             callbacks=Callbacks(ledger, blobs, snapshots, engine, credentials),
             artifacts=Artifacts(ledger, blobs, SignedPaths.load(settings.data), settings.data),
             verifier=verifier,
+            places=places,
             process=process,
             presence=presence,
         )
@@ -126,16 +134,18 @@ async def _caller(request: Request, doors: At) -> Caller:
 
 
 async def caller_of(request: Request, doors: Doors) -> Caller:
-    """The caller whom the one Authorization header proves, named from now on in every log line of the request.
+    """The caller whom the one Authorization header proves, named from now on in every log line of the request, and
+    with a place to be served at.
 
-    Raises Refused(UNAUTHENTICATED), 503 where what proves it does not answer, 504 where the caller's clock ends first.
+    Raises Refused(UNAUTHENTICATED), 503 where what proves it does not answer, 504 where the caller's clock ends first,
+    and as `take_place` does.
     """
     given = request.headers.getlist("authorization")
     credential = bearer_of(given[0] if len(given) == 1 else None)
     try:
         async with asyncio.timeout_at(_told_clock(request, doors.settings)):
             if is_api_key(credential):
-                caller = await prove_api_key(doors.ledger, credential)
+                caller = await _proved(request, doors, credential)
             else:
                 caller = await doors.verifier.verify(credential)
     except TimeoutError:
@@ -146,10 +156,36 @@ async def caller_of(request: Request, doors: Doors) -> Caller:
     structlog.contextvars.bind_contextvars(
         principal=caller.principal, workspace=caller.workspace, token_id=caller.token_id
     )
+    await take_place(request, doors, (caller.workspace, caller.principal))
     return caller
 
 
 By = Annotated[Caller, Depends(_caller)]
+
+
+async def _proved(request: Request, doors: Doors, credential: str) -> Caller:
+    """By the ledger, which many with one key, or with none that there is, must not keep from others."""
+    place = await doors.places.enter(Kind.KEYS, ("key", named_in(credential)), _clock(request, doors.settings))
+    try:
+        return await prove_api_key(doors.ledger, credential)
+    finally:
+        place.leave()
+
+
+async def take_place(request: Request, doors: Doors, who: Who) -> None:
+    """Once for a request; the envelope gives it back. What a smoke asks is asked from its own place. Raises Refused:
+    429 too-many-requests, 503 stopping; then nothing was done."""
+    if PLACE in request.scope or watched():
+        return
+    request.scope[PLACE] = await doors.places.enter(kind_of(request), who, _clock(request, doors.settings))
+
+
+async def _anybody(request: Request, doors: At) -> None:
+    await take_place(request, doors, None)
+
+
+Anybody = Depends(_anybody)
+"""Of a route that asks for no caller."""
 
 
 async def json_body(request: Request, until: float | None = None) -> bytes:
@@ -208,12 +244,15 @@ def _told_clock(request: Request, settings: Settings) -> float | None:
         return None
 
 
+def _clock(request: Request, settings: Settings) -> float:
+    return _told_clock(request, settings) or _usual_clock(request, settings)
+
+
 def request_clock(request: Request, settings: Settings) -> float:
     """The end of this request's clock in event loop time. Raises Refused: 422 for a bad header, 504 when it is past."""
-    now = asyncio.get_running_loop().time()
     given = request.headers.getlist("jobgate-http-deadline")
     if not given:
-        return now + settings.http_deadline_s
+        return _usual_clock(request, settings)
     instant = parse_instant(given[0]) if len(given) == 1 else None
     if instant is None:
         raise Refused(ProblemCode.INPUT_INVALID, "Jobgate-Http-Deadline: one RFC 3339 instant with an offset.")
@@ -225,4 +264,8 @@ def request_clock(request: Request, settings: Settings) -> float:
         )
     if left <= 0:
         raise Refused(ProblemCode.HTTP_DEADLINE_EXCEEDED, "The request clock had run out: nothing started.")
-    return now + left
+    return asyncio.get_running_loop().time() + left
+
+
+def _usual_clock(request: Request, settings: Settings) -> float:
+    return request.scope[ARRIVED] + settings.http_deadline_s

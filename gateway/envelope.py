@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, trace, log context, count, size and clock, and the answer to a crash.
+"""What surrounds every request: its id, trace, log context, count, size, clock and place, and the answer to a crash.
 
 A pure ASGI middleware, because the ready-made base class costs more than a whole status read. Routes move the clock
 (`facade.clock`) and never see the rest.
@@ -13,15 +13,18 @@ from uuid import uuid4
 
 from opentelemetry.trace import Span, SpanKind, get_current_span
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from facade.clock import CLOCK
+from facade.clock import ARRIVED, CLOCK
 from facade.stream import ReaderStalled
 from gateway.admission import unknown
 from gateway.artifacts import ARTIFACT_BYTES
+from gateway.places import PLACE
 from gateway.problems import REQUEST_ID, clock_ran_out, internal, problem_response
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry, bind, log, remote_parent, traceparent
+from gateway.wire import HANG_UP
 from workflows.contract.errors import ProblemCode, Refused
 
 BODY_LIMIT = 256 * 1024
@@ -30,6 +33,8 @@ BUNDLE_LIMIT = 2 * 1024 * 1024
 LIMITS = {"/v1/plugins": BUNDLE_LIMIT, "/v1/artifacts": ARTIFACT_BYTES}
 DISCARD_LIMIT, DISCARD_S = 64 * 1024 * 1024, 2.0
 """How much of a refused body is read away, so that its sender gets to read the refusal."""
+LEFT = 499
+"""Counted where the client was gone before there was an answer."""
 CLOCK_SLACK_S = 0.5
 """POST routes have clocks of their own that say what happened; this one only stands behind them."""
 
@@ -58,12 +63,16 @@ class Envelope:
         ):
             known = get_current_span(parent).get_span_context().is_valid
             trace = headers["traceparent"] if known else traceparent() or ""
-            answer = _Answer(send, request_id, trace)
-            began = asyncio.get_running_loop().time()
+            answer = _Answer(send, request_id, trace, self._settings.stream_send_timeout_s)
+            scope[ARRIVED] = began = asyncio.get_running_loop().time()
             try:
                 await self._answer(scope, headers, receive, answer)
             finally:
+                if (place := scope.pop(PLACE, None)) is not None:
+                    place.leave()
                 self._count(scope, span, answer, asyncio.get_running_loop().time() - began)
+            if answer.begun and not answer.complete:
+                await _hang_up(scope, receive)
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, answer: "_Answer") -> None:
         """The app's answer, or the refusal that comes instead of it."""
@@ -78,6 +87,9 @@ class Envelope:
             return
         except ReaderStalled:
             log.info("dropped a reader that takes no bytes")
+            return
+        except ClientDisconnect:
+            answer.status = LEFT
             return
         except _TooLarge:
             refused = _too_large(limit)
@@ -160,13 +172,16 @@ class _Body:
 
 
 class _Answer:
-    """Adds the headers of every answer, and stops the clock once an answer has begun."""
+    """Adds the headers of every answer, stops the clock once it has begun, and waits for no reader for ever."""
 
-    def __init__(self, send: Callable[[Message], Awaitable[None]], request_id: str, trace: str) -> None:
+    def __init__(
+        self, send: Callable[[Message], Awaitable[None]], request_id: str, trace: str, send_timeout_s: float
+    ) -> None:
         self._send = send
+        self._send_timeout_s = send_timeout_s
         self._headers = {"X-Request-Id": request_id, "traceparent": trace}
         self.clock: asyncio.Timeout | None = None
-        self.begun = False
+        self.begun = self.complete = False
         self.streamed = False
         self.status = 500
 
@@ -178,7 +193,25 @@ class _Answer:
             self.streamed = headers.get("content-type", "").startswith("text/event-stream")
             if self.clock is not None and not self.clock.expired():
                 self.clock.reschedule(None)
-        await self._send(message)
+        elif message["type"] == "http.response.body":
+            self.complete = not message.get("more_body", False)
+        if self.streamed:  # which keeps a time of its own
+            await self._send(message)
+            return
+        try:
+            async with asyncio.timeout(self._send_timeout_s):
+                await self._send(message)
+        except TimeoutError:
+            raise ReaderStalled from None
+
+
+async def _hang_up(scope: Scope, receive: Receive) -> None:
+    """What was not sent to its end, because its reader took no more of it, is not waited for."""
+    if (hang_up := scope.get(HANG_UP)) is None:
+        return
+    hang_up()
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _going_down(scope: Scope) -> Refused:

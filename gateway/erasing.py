@@ -44,7 +44,7 @@ class Eraser:
         """Since when the content is gone, by this call or by the first. Raises Refused(JOB_NOT_ENDED)."""
         at = row.erased_at
         if at is None:
-            if not await self._ended(row):
+            if not await has_ended(self.engine, row):
                 raise Refused(ProblemCode.JOB_NOT_ENDED, "The job has not ended; cancel it first.", retry_after_s=1)
             head = await self._head_of(row)
             now = datetime.now(UTC)
@@ -54,17 +54,6 @@ class Eraser:
             log.info("content was erased", job=row.job_id, workspace=row.workspace, by=by)
         await self.blobs.erase(row.workspace, job_folder(row.job_id))
         return at
-
-    async def _ended(self, row: ReceiptRow) -> bool:
-        """A job that the engine forgot has ended; one that never started is no job."""
-        execution = await self.engine.describe(row.workspace, row.job_id)
-        if execution is not None:
-            return execution.ending is not None
-        if row.refused_at is not None and not row.accepted:
-            raise Refused(ProblemCode.NOT_FOUND, "There is no such job.")
-        if not row.accepted:
-            raise Refused(ProblemCode.ADMISSION_UNKNOWN, "It is not known whether the job started.", retry_after_s=1)
-        return True
 
     async def _head_of(self, row: ReceiptRow) -> tuple[BlobRef, BlobRef | None] | None:
         """Where the session's conversation ends with this job: its head, and what was said before the job."""
@@ -83,6 +72,18 @@ class Eraser:
         except BlobMissing:
             before = None
         return None if head is None or before == head else (head, before)
+
+
+async def has_ended(engine: Engine, row: ReceiptRow) -> bool:
+    """A job that the engine forgot has ended. Raises Refused for one that never started or may not have."""
+    execution = await engine.describe(row.workspace, row.job_id)
+    if execution is not None:
+        return execution.ending is not None
+    if row.refused_at is not None and not row.accepted:
+        raise Refused(ProblemCode.NOT_FOUND, "There is no such job.")
+    if not row.accepted:
+        raise Refused(ProblemCode.ADMISSION_UNKNOWN, "It is not known whether the job started.", retry_after_s=1)
+    return True
 
 
 class Retention:

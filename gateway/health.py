@@ -1,12 +1,14 @@
-"""The rungs of readyz: engine, ledger, blobs, workers, and the signing keys where they are published elsewhere.
+"""The rungs of readyz: engine, ledger, blobs, workers, the signing keys where they are published elsewhere, and the
+process itself while it is being stopped.
 
 Each is asked on its own and none stands for another: that a worker lives says nothing of the tools, and that the
 engine answers says nothing of workers. What can not be seen is not known, which is not yes.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, text
 
@@ -18,19 +20,35 @@ from gateway.versioning import takers
 from gateway.workers import LOOKED_BACK, Queue, asked, last_word, workers_of
 from workflows.contract.errors import JobgateError
 
+T = TypeVar("T")
+
 RUNG_S = 2.0
 """How long one rung may take to answer."""
 
 
+def one_at_a_time(look: Callable[[], Coroutine[Any, Any, T]]) -> Callable[[], Awaitable[T]]:
+    """However many ask at once, one looks and all are told: readyz asks nobody who they are."""
+    looking: asyncio.Task[T] | None = None
+
+    async def ask() -> T:
+        nonlocal looking
+        if looking is None or looking.done():
+            looking = asyncio.create_task(look())
+        return await asyncio.shield(looking)
+
+    return ask
+
+
 async def health(doors: Doors) -> tuple[Health, ...]:
-    """In this order: engine, ledger, blobs, workers, and with JOBGATE_JWKS_URL signing_keys."""
+    """In this order: after SIGTERM process, engine, ledger, blobs, workers, and with JOBGATE_JWKS_URL signing_keys."""
     found = await asyncio.gather(
         _rung("engine", doors.engine.reachable(), "answers for this namespace"),
         _ledger(doors),
         _rung("blobs", doors.blobs.reachable(), "answers"),
         _workers(doors),
     )
-    return (*found, *_signing_keys(doors))
+    process = (Health("process", False, "is being stopped: takes nothing new"),) if doors.places.closing else ()
+    return (*process, *found, *_signing_keys(doors))
 
 
 async def _ledger(doors: Doors) -> Health:

@@ -8,8 +8,9 @@ the ordinary course of jobs is no word on the process, and not counted.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from structlog.typing import EventDict, WrappedLogger
 
@@ -20,8 +21,14 @@ COUNTED_AT_MOST = 10_000
 _STEP_FAILED = "ActivityFailure"
 """The SDK's mark on its line for a step that failed. The job tells that itself, and of a fault of ours
 `activities.boundary` writes a line of its own."""
-_LATE = ("Query not found when attempting to respond to it", "Activity not found on completion")
-"""Of the SDK's core: an answer to a reader, or of a step, that nobody waits for any more."""
+_OF_OTHERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "temporal.core": ("Query not found when attempting to respond to it", "Activity not found on completion"),
+        "uvicorn.error": ("Invalid HTTP request", "Unsupported upgrade request", "No supported WebSocket library"),
+    }
+)
+"""Of the SDK's core: an answer to a reader, or of a step, that nobody waits for any more. Of the HTTP server: what a
+stranger sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,4 +68,4 @@ class Warnings:
 def _ordinary(event: EventDict) -> bool:
     if getattr(event.get("_record"), "__temporal_error_identifier", None) == _STEP_FAILED:
         return True
-    return event.get("logger") == "temporal.core" and any(words in str(event["event"]) for words in _LATE)
+    return any(words in str(event["event"]) for words in _OF_OTHERS.get(str(event.get("logger")), ()))

@@ -4,7 +4,10 @@ Every name is here and begins with `jobgate_`; labels come from closed lists (ro
 input. Counters start at 0 so that a zero can be read. Figures that the ledger owns are read at each scrape.
 """
 
+from collections.abc import Callable, Iterable
+
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -32,6 +35,9 @@ class Metrics:
         self.watchers = self._meter.create_up_down_counter(
             "jobgate_upstream_watchers", description="Jobs watched in the engine now."
         )
+        self.refused = counter(
+            "jobgate_requests_refused_total", description="Requests refused at the door, by kind and why."
+        )
         self.steps = counter("jobgate_steps_total", description="Attempts at steps by kind and outcome.")
         self.permits = counter("jobgate_permits_total", description="Permits asked for by outcome.")
         self.decisions = counter("jobgate_decisions_total", description="Decisions by verdict.")
@@ -50,6 +56,19 @@ class Metrics:
         self.keys_taken_outside.add(0)
         self.writes_after_cancel.add(0)
         self.side_effects.add(0)
+
+    def watch_places(self, figures: Callable[[], Iterable[tuple[str, int, int]]]) -> None:
+        """Asked at each scrape: of each kind of request, how many are at work and how many wait."""
+
+        def at_work(_options: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(taken, {"kind": kind}) for kind, taken, _ in figures()]
+
+        def waiting(_options: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(waits, {"kind": kind}) for kind, _, waits in figures()]
+
+        gauge = self._meter.create_observable_gauge
+        gauge("jobgate_requests_at_work", [at_work], description="Requests that have a place, by kind.")
+        gauge("jobgate_requests_waiting", [waiting], description="Requests that wait for a place, by kind.")
 
     def sent_after_stop(self, in_ledger: int) -> None:
         """What the ledger shows of all workers, so that the API's figure speaks for the system."""

@@ -172,6 +172,13 @@ REFUSALS: tuple[Probe, ...] = (
         body={"decision": "reject", "action_digest": NOBODY},
         needs=("open_job",),
     ),
+    _unknown(
+        "settling an effect of an unknown job",
+        "POST",
+        "/v1/jobs/{unknown}/effects/eff_{unknown}/settlement",
+        Action.JOBS_DECIDE,
+        body={"answer": "happened"},
+    ),
     _unknown("retrying an unknown job", "POST", "/v1/jobs/{unknown}/retry", _SUBMIT, body={}, key="{unknown}"),
     _unknown("erasing an unknown job", "DELETE", "/v1/jobs/{unknown}/content", Action.GRANTS_WRITE),
     _unknown("an unknown artifact", "GET", "/v1/artifacts/art_{unknown}", Action.JOBS_READ),

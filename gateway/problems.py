@@ -39,7 +39,8 @@ _DETAIL: Mapping[ProblemCode, str] = {
 
 
 def problem_response(refused: Refused, request_id: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The document and its headers: WWW-Authenticate with 401, Retry-After where the refusal names a time."""
+    """The document and its headers: WWW-Authenticate with 401, Retry-After where the refusal names a time, and the end
+    of the connection where the process ends."""
     document: dict[str, Any] = {
         "type": f"urn:jobgate:problem:{refused.code}",
         "title": refused.problem.title,
@@ -54,6 +55,8 @@ def problem_response(refused: Refused, request_id: str, headers: Mapping[str, st
     sent = dict(headers or {})
     if refused.problem.status == 401:
         sent["WWW-Authenticate"] = 'Bearer realm="jobgate"'
+    if refused.code == ProblemCode.STOPPING:
+        sent["Connection"] = "close"  # whoever asks again connects anew, and that elsewhere
     if refused.retry_after_s is not None:
         sent["Retry-After"] = str(refused.retry_after_s)
     return Response(to_json(document), refused.problem.status, sent, PROBLEM_JSON)

@@ -20,13 +20,14 @@ from facade.reader import (
     Viewer,
     VoteFacts,
     Waiting,
+    Writes,
 )
 from gateway.authority import EVERY, Allowed, granted
 from gateway.blobs import BlobMissing, Blobs
 from gateway.deciders import may_still_decide
 from gateway.ledger.authorities import find_authority
 from gateway.ledger.decisions import find_decision, list_decisions, list_votes
-from gateway.ledger.effects import open_effects
+from gateway.ledger.effects import NOT_KNOWN, list_effects
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import GrantRow, grants_of
 from gateway.ledger.receipts import ReceiptFilter, ReceiptRow, find_receipt, list_receipts
@@ -116,8 +117,11 @@ class GatewayReader:
 
         return await self._ledger.read(look)
 
-    async def write_in_doubt(self, workspace: Workspace, job_id: JobId) -> bool:
-        return bool(await self._ledger.read(lambda conn: open_effects(conn, workspace, job_id)))
+    async def writes(self, workspace: Workspace, job_id: JobId) -> Writes:
+        found = await self._ledger.read(lambda conn: list_effects(conn, workspace, job_id))
+        if any(effect.state in NOT_KNOWN for effect in found):
+            return "not_known"
+        return "known" if found else "none"
 
     async def receipts(
         self, viewer: Viewer, *, plugin: PluginName | None, session: str | None, before: int | None, limit: int

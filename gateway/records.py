@@ -21,7 +21,15 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from facade.reader import Ending, Execution, Pending
-from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, MemoStart, Progress
+from workflows.contract.job import (
+    MEMO_REQUESTS,
+    MEMO_START,
+    MEMO_STATE,
+    EndRecord,
+    MemoStart,
+    OpenRequest,
+    Progress,
+)
 from workflows.contract.steps import WORKFLOW_TYPE, Activity
 
 T = TypeVar("T")
@@ -65,7 +73,7 @@ def execution_of(found: DescribeWorkflowExecutionResponse) -> Execution | None:
         ending=ENDINGS.get(info.status),
         closed_at=info.close_time.ToDatetime(tzinfo=UTC) if info.HasField("close_time") else None,
         memo=memo,
-        recorded=memo_of(info.memo, MEMO_STATE, EndRecord),
+        recorded=recorded_of(info.memo),
         pending=tuple(_pending(pending) for pending in found.pending_activities),
         history_length=info.history_length,
         workflow_task_failing=found.HasField("pending_workflow_task")
@@ -77,6 +85,16 @@ def execution_of(found: DescribeWorkflowExecutionResponse) -> Execution | None:
 
 def memo_of(memo: Memo, name: str, type_hint: type[T]) -> T | None:
     return decoded([memo.fields[name]], type_hint) if name in memo.fields else None
+
+
+def recorded_of(memo: Memo) -> EndRecord | None:
+    """What the workflow told of itself last, with the requests in their place."""
+    record = memo_of(memo, MEMO_STATE, EndRecord)
+    if record is None or not record.requests_apart:
+        return record
+    requests = tuple(memo_of(memo, MEMO_REQUESTS, list[OpenRequest]) or ())
+    view = record.view.model_copy(update={"requests": requests})
+    return record.model_copy(update={"view": view, "requests_apart": False})
 
 
 def standing_of(found: DescribeWorkflowExecutionResponse, run_id: str, activity_id: str, attempt: int) -> Standing:

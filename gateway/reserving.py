@@ -11,11 +11,14 @@ from sqlalchemy import Connection
 
 from gateway.admissible import Admissible
 from gateway.ledger.authorities import find_authority, insert_authority, open_authorities, replace_authority
-from gateway.ledger.effects import list_effects
+from gateway.ledger.effects import NOT_KNOWN, list_effects
 from gateway.ledger.receipts import ReceiptRow, Reservation, line_of_retries, reserve, reserve_anew
 from gateway.ledger.sessions import NewSession, continue_session, open_session
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import JobId
+
+NAMED = 5
+"""So many effects a refusal names."""
 
 
 class StillOpen(Refused):
@@ -61,10 +64,12 @@ def _follow_alone(conn: Connection, asked: Admissible) -> None:
     if jobs:
         raise StillOpen(ProblemCode.JOB_NOT_ENDED, "The job, or another retry of it, has not ended yet.", jobs)
     for row in line:
-        if any(effect.state in ("sent", "unknown") for effect in list_effects(conn, start.workspace, row.job_id)):
+        effects = list_effects(conn, start.workspace, row.job_id)
+        if unknown := [effect.effect_id for effect in effects if effect.state in NOT_KNOWN]:
             raise Refused(
                 ProblemCode.EFFECT_UNRECONCILED,
-                "It is not known whether a write of the job took effect; a retry could repeat it.",
+                "It is not known whether a write of the job took effect; a retry could repeat it. First somebody "
+                f"finds out and settles it: {', '.join(unknown[:NAMED])}.",
             )
 
 

@@ -168,6 +168,16 @@ class Settings(BaseSettings):
     api_port: Port = 8080
     api_grace_s: PositiveFloat = 3.0
     """How long open requests may go on after SIGTERM. Streams end at once, so that readers resume elsewhere."""
+    submissions_at_once: PositiveInt = 64
+    """This and the next four: how many requests of a kind one API process works at (`gateway.places`)."""
+    changes_at_once: PositiveInt = 256
+    reads_at_once: PositiveInt = 256
+    streams_at_once: PositiveInt = 2_000
+    uploads_at_once: PositiveInt = 16
+    requests_waiting: NonNegativeInt = 1_000
+    """How many requests of each kind may wait for their turn; streams and uploads never do."""
+    principal_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """The part of the places of a kind, and of the line before them, that one principal may have."""
     url: str | None = None
     """Where the command line finds the API."""
     token: SecretStr | None = None
@@ -226,7 +236,11 @@ class Settings(BaseSettings):
     max_cached_workflows: NonNegativeInt = 750
     """A cached job costs a worker about 0.2 MB (measured). 0 replays every task from its history; tests run once so."""
     roll_over_after_events: PositiveInt | None = None
-    """Continue-as-new at the first turn boundary with so many job events; None: when the engine suggests it."""
+    """Continue-as-new at the first turn boundary with so many events of the history; None: when the engine suggests
+    it."""
+    model_sees_bytes: PositiveInt = 512 * 1024
+    """A real model is shown its instructions, its input and so much of the newest of its conversation: about 130,000
+    tokens. What is older is left out, and a sentence says so."""
 
     content_retention_days: PositiveInt | None = None
     """Content of jobs that ended so long ago is erased, and uploads of that age; None: never."""

@@ -82,7 +82,7 @@ def configure_logging(service: str, level: str = "info", stream: TextIO | None =
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_one_line)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, out)),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)

@@ -5,6 +5,7 @@ workers; a query needs one and says None without. Workflows that Jobgate did not
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -37,18 +38,21 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from facade.reader import Execution, Waiting
 from gateway.histories import Histories, trouble, unavailable
-from gateway.records import STOPPED, Standing, execution_of, memo_of, standing_of
+from gateway.records import STOPPED, Standing, execution_of, memo_of, recorded_of, standing_of
 from gateway.seams import ClientSeam, Flag, refuse
 from gateway.settings import Settings
 from workflows.contract.errors import JobgateError
 from workflows.contract.ids import JobId, Workspace, split_workflow_id, workflow_id
-from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, JobStart, MemoStart
+from workflows.contract.job import MEMO_START, JobStart, MemoStart
 from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, CallbackHint, DecisionHint, Hint, ViewInput, ViewOutput
 from workflows.opening import memo_of as memo_start_of
 from workflows.policy.deadline import EXECUTION_GRACE
 
 DEFINITE = frozenset(["INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION"])
 """Answers to a start after which the job surely does not exist (design.md section 6, receipt protocol)."""
+
+ASKED_AT_ONCE = 100
+"""So many ids are named in one question to visibility."""
 
 WORKSPACE = SearchAttributeKey.for_keyword("JobgateWorkspace")
 STATUS = SearchAttributeKey.for_keyword("JobgateStatus")
@@ -249,7 +253,7 @@ class Engine:
             async for row in listed:
                 ids = split_workflow_id(row.id)
                 memo = memo_of(row.raw_info.memo, MEMO_START, MemoStart)
-                recorded = memo_of(row.raw_info.memo, MEMO_STATE, EndRecord)
+                recorded = recorded_of(row.raw_info.memo)
                 if ids and memo and recorded:
                     found.append(Waiting(ids[1], memo, recorded))
         return tuple(found)
@@ -273,6 +277,16 @@ class Engine:
                     if current is not None and current.ending is None:
                         continue
                 found[ids] = max(row.close_time or since, found.get(ids, since))
+        return found
+
+    async def open_among(self, jobs: Iterable[tuple[Workspace, JobId]]) -> set[tuple[Workspace, JobId]]:
+        """Those of these jobs that an operator's reset opened again after they had closed (visibility lags)."""
+        asked, found = sorted(workflow_id(*job) for job in jobs), set[tuple[Workspace, JobId]]()
+        async with trouble():
+            for at in range(0, len(asked), ASKED_AT_ONCE):
+                these = ", ".join(f"'{one}'" for one in asked[at : at + ASKED_AT_ONCE])
+                listed = self._client.list_workflows(f"WorkflowId IN ({these}) AND ExecutionStatus = 'Running'")
+                found |= {ids async for row in listed if (ids := split_workflow_id(row.id)) is not None}
         return found
 
     async def reachable(self) -> None:

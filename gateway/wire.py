@@ -1,12 +1,13 @@
 """HTTP/1.1 as the API reads it: uvicorn's protocol, with a bound on every request's head and problems as its refusals.
 
 The parser takes heads of any size for any time, so a caller without a credential could hold memory and connections
-for ever. Trailers are dropped. What is no HTTP gets a problem document too, and the connection ends.
+for ever. Connections beyond `limit_concurrency` are dropped, so that files stay for other things. Trailers are dropped.
+What is no HTTP gets a problem document too, and the connection ends.
 """
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,6 +18,8 @@ from workflows.contract.errors import ProblemCode, Refused
 HEAD_BYTES = 64 * 1024
 HEAD_S = 10.0
 """How long the head of a request may take, and a new connection may wait for its first one."""
+HANG_UP = "jobgate.hang_up"
+"""The key in an ASGI scope under which is what drops the connection, with all that was not sent yet."""
 LINGER_S = 2.0
 """What still comes after a refusal is read away for so long: closing at once would take the answer back."""
 
@@ -33,6 +36,10 @@ class Wire(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        most, self.limit_concurrency = self.limit_concurrency, None  # uvicorn would answer in plain text
+        if most is not None and len(self.connections) > most:
+            transport.abort()
+            return
         self._head_clock = self.loop.call_later(HEAD_S, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -52,6 +59,7 @@ class Wire(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        cast(dict[str, Any], self.scope)[HANG_UP] = self.transport.abort
         self._head, self._arrived, self._parsed = object(), 0, 0
         if self._head_clock is None:
             self._head_clock = self.loop.call_later(HEAD_S, self.transport.close)
@@ -69,6 +77,13 @@ class Wire(HttpToolsProtocol):
         self._head = None
         self._stop_clock()
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """What is still to come of a body that nobody waits for must end as soon as a head must."""
+        unread = self.cycle.more_body and not self.pipeline
+        super().on_response_complete()
+        if unread and self._head_clock is None:
+            self._head_clock = self.loop.call_later(HEAD_S, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         if max(self._arrived, self._parsed) > HEAD_BYTES:

@@ -190,7 +190,7 @@ class Calls:
                 raise self._ended(FailureCode.EFFECT_UNKNOWN, f"The outcome of {call.tool} is not known.")
             reply = await self._doubt.resolve(step, call, effect, over_at)
             assert reply.outcome == "ok" or reply.outcome == "error"
-        self._journal.amend(executed="yes")
+        self._journal.amend(executed=self._journal.executed())
         self._journal.emit(E.TOOL_FINISHED, reply.message, {**named, "outcome": reply.outcome})
         self._meter.warn()
         return CallResult(call=call.call, tool=call.tool, outcome=reply.outcome, result_ref=reply.result_ref)
@@ -202,6 +202,8 @@ class Calls:
             self._doubtful(call, effect)
 
     def _doubtful(self, call: PlannedCall, effect: EffectId | None) -> None:
+        if effect is not None:
+            self._journal.doubts.add(effect)
         self._journal.emit(
             E.EFFECT_UNKNOWN,
             f"It is not known whether {call.tool} took effect; it is not repeated.",
@@ -212,7 +214,7 @@ class Calls:
     async def _answered_later(self, step: int, call: PlannedCall, accepted: ToolOutput) -> ToolOutput:
         """Wait for the callback of a tool that took the call, with no process held. Silence is an error where the call
         only read, and an unknown effect where it wrote."""
-        self._journal.amend(executed="yes")
+        self._journal.amend(executed=self._journal.executed())
         self._journal.publish()  # no step's heartbeat tells readers of this call any more
         until = min(accepted.callback_until or self._start.deadline, self._start.deadline)
         silence = ToolOutput(outcome="unknown", message="")
@@ -249,7 +251,7 @@ class Calls:
         self, what: str, step: int, attempt: int, failure: StepError, delay: float, **more: Any
     ) -> None:
         """The event between two attempts at one step."""
-        self._journal.amend(executed="yes")
+        self._journal.amend(executed=self._journal.executed())
         self._journal.emit(
             E.ATTEMPT_REPLACED,
             f"{what} did not succeed: {failure.detail} Attempt {attempt} follows in {delay:g} s.",
@@ -265,7 +267,7 @@ class Calls:
             return Stopped()
         self._may_start()  # the deadline is the reason for whatever a step says at that instant
         if error.step_code in CALLED and self._journal.view.executed == "no":
-            self._journal.amend(executed="yes")
+            self._journal.amend(executed=self._journal.executed())
         code = FAILURE_OF_STEP.get(error.step_code, otherwise)
         if code is FailureCode.AUTHORITY_REVOKED:
             self._tell_revoked(error.detail, error.step_code)

@@ -38,11 +38,12 @@ class Doubt:
             told = await self._ask_person(step, call, effect)
         happened = told.outcome == "happened"
         message = f"{call.tool} {'took effect' if happened else 'did not take effect'}, as was found out afterwards."
+        self._journal.doubts.discard(effect)
         self._journal.emit(
             E.EFFECT_RECONCILED,
             message,
             {"tool": call.tool, "effect_id": effect, "outcome": told.outcome},
-            executed="yes",
+            executed=self._journal.executed(),
         )
         return ToolOutput(outcome="ok" if happened else "error", result_ref=told.result_ref, message=message)
 

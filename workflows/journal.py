@@ -13,10 +13,13 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from workflows.contract.events import EVENT_DATA, Event, EventType
+from workflows.contract.ids import EffectId
 from workflows.contract.job import (
+    MEMO_REQUESTS,
     MEMO_STATE,
     TERMINAL,
     EndRecord,
+    Executed,
     JobStart,
     JobView,
     OpenRequest,
@@ -26,7 +29,7 @@ from workflows.contract.job import (
     SegmentRef,
     Status,
 )
-from workflows.contract.text import escape_markdown
+from workflows.contract.text import clean_text, escape_markdown
 from workflows.policy.transitions import next_status
 
 STATUS_KEY = SearchAttributeKey.for_keyword("JobgateStatus")
@@ -38,8 +41,15 @@ DEADLINE_KEY = SearchAttributeKey.for_datetime("JobgateDeadline")
 RUNNING_TAIL_BYTES = 8 * 1024
 """While a job runs, its memo repeats at most this much of the newest events; an ended job keeps its whole tail."""
 
-CLOSED_REQUESTS_KEPT = 100
-"""A turn asks at most so often; what is dropped later is still in the events and in the ledger."""
+CLOSED_REQUESTS_KEPT = 20
+"""Every memo and every answer to a reader repeats them; what is dropped is still in the events and in the ledger."""
+
+PAGE_BYTES = 256 * 1024
+"""Events that one answer to the `view` query holds; the engine takes 2 MB, and the open requests need most of it."""
+
+RECORD_BYTES = 512 * 1024
+"""Events that an end record or a roll-over carries. Only a single turn of very many long events can be more."""
+CUT_MESSAGE = 60
 
 
 def _recovery(status: Status, executed: str) -> Recovery:
@@ -67,6 +77,8 @@ class Journal:
         self.segments = list(segments)
         self.seq = seq
         self.steps_running = 0
+        self.doubts: set[EffectId] = set()
+        """Effects of this turn of which nobody knows what came."""
         self._unpublished = False
         self._told_seq = seq
         self._carried_seq = 0
@@ -76,6 +88,8 @@ class Journal:
         self._told_pending = 0
         self._task: datetime | None = None
         self._seq_before_task = seq
+        self._size = sum(map(size_of, events))
+        self._told_requests: object = None
 
     def emit(self, type: EventType, message: str, data: Mapping[str, Any] | None = None, **view: Any) -> Event:
         """Append an event; `view` are fields of the view that change with it. Raises IllegalTransition, unchanged."""
@@ -95,6 +109,7 @@ class Journal:
         self.view = self.view.model_copy(update=changed)
         self.seq += 1
         self.events.append(event)
+        self._size += size_of(event)
         return event
 
     def recovered(self, tag: str) -> None:
@@ -117,6 +132,10 @@ class Journal:
     def amend(self, **view: Any) -> None:
         """Change counts that no event of their own announces (usage, executed)."""
         self.view = self.view.model_copy(update=view)
+
+    def executed(self) -> Executed:
+        """Once a call was begun: yes, unless what came of one is not known."""
+        return "unknown" if self.doubts else "yes"
 
     def progress(self) -> Progress:
         """What a step that is about to start repeats to readers while it runs."""
@@ -144,7 +163,11 @@ class Journal:
         """Tell readers without a worker. Two history events at most: memo always, search attributes where changed."""
         self._unpublished = False
         self._told_seq = self.seq
-        workflow.upsert_memo(self.memo())
+        memo, told = self.memo(), self._told_requests
+        self._told_requests = memo.get(MEMO_REQUESTS)
+        if told is not None and told == self._told_requests:
+            del memo[MEMO_REQUESTS]
+        workflow.upsert_memo(memo)
         updates, self._identity = self._identity, []
         if self.view.status is not self._told_status:
             updates.append(STATUS_KEY.value_set(self.view.status.value))
@@ -173,25 +196,45 @@ class Journal:
         )
 
     def end_record(self) -> EndRecord:
-        return EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(self.events))
+        return EndRecord(view=self.view, segments=tuple(self.segments), events=self.tail())
 
     def after(self, seq: int, limit: int) -> tuple[Event, ...]:
-        """Events this run holds whose seq is greater, oldest first."""
+        """Events this run holds whose seq is greater, oldest first: at most `limit`, and what one answer may hold."""
         first = self.seq - len(self.events) + 1
         start = max(seq - first + 1, 0)
-        return tuple(self.events[start : start + limit])
+        return _at_most(self.events[start : start + limit], PAGE_BYTES)
+
+    def segment(self, events: int, size: int) -> tuple[Event, ...]:
+        """The oldest events, where there are so many or they have so many bytes: as many as make up one segment."""
+        if len(self.events) < events and self._size < size:
+            return ()
+        return _at_most(self.events[:events], size)
 
     def archived(self, segment: SegmentRef) -> None:
         self.segments.append(segment)
         self.events = [event for event in self.events if event.seq is not None and event.seq > segment.last]
+        self._size = sum(map(size_of, self.events))
 
-    def memo(self) -> dict[str, EndRecord]:
+    def tail(self) -> tuple[Event, ...]:
+        """The events that are not archived, for a record that has to fit into the engine: where they are too many for
+        it, the oldest keep their place, type and time, and lose their texts."""
+        kept = list(self.events)
+        size = sum(map(size_of, kept))
+        for place, event in enumerate(kept):
+            if size <= RECORD_BYTES:
+                break
+            kept[place] = event.model_copy(update={"message": clean_text(event.message, CUT_MESSAGE), "data": {}})
+            size -= size_of(event) - size_of(kept[place])
+        return tuple(kept)
+
+    def memo(self) -> dict[str, Any]:
         """What readers without a worker get: the view, and as many of the newest events as a memo should repeat.
 
         A cancellation's close event carries no details, so there the memo keeps the whole tail; the other endings
-        keep it in their result or failure details.
+        keep it in their result or failure details. While a job runs, a request that people decided is left to the
+        ledger: a turn of a hundred requests writes the memo some hundred times.
         """
-        events = self.events
+        events = list(self.tail()) if self.view.status is Status.CANCELED else self.events
         if self.view.status is not Status.CANCELED:
             size, kept = 0, 0
             shown = 0 if self.view.status in TERMINAL else len(events)
@@ -201,7 +244,28 @@ class Journal:
                     break
                 kept += 1
             events = events[len(events) - kept :]
-        return {MEMO_STATE: EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(events))}
+        record = EndRecord(view=self.view, segments=tuple(self.segments), events=tuple(events))
+        if not self.view.requests or not workflow.patched("requests-apart"):
+            return {MEMO_STATE: record}
+        over = self.view.status in TERMINAL
+        requests = tuple(r for r in self.view.requests if over or r.state in ("pending", "voided"))
+        view = self.view.model_copy(update={"requests": ()})
+        record = record.model_copy(update={"view": view, "requests_apart": True})
+        return {MEMO_STATE: record, MEMO_REQUESTS: requests}
+
+
+def size_of(event: Event) -> int:
+    """In bytes, as the engine and the blobs keep it."""
+    return len(event.model_dump_json().encode())
+
+
+def _at_most(events: Sequence[Event], size: int) -> tuple[Event, ...]:
+    """The first events, at least one, that together have at most `size` bytes."""
+    for count, event in enumerate(events):
+        size -= size_of(event)
+        if size < 0 and count:
+            return tuple(events[:count])
+    return tuple(events)
 
 
 def identity_of(start: JobStart) -> list[SearchAttributeUpdate[Any]]:

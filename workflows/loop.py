@@ -5,9 +5,9 @@ failure) ends in one place. The end record is the result, the failure's details,
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -15,11 +15,13 @@ from temporalio.exceptions import ApplicationError
 
 from workflows.calls import Calls, Stopped
 from workflows.contract.errors import FailureCode, JobFailed, JobgateError, StepError
+from workflows.contract.events import Event
 from workflows.contract.events import EventType as E
 from workflows.contract.gates import Eligibility, PacketTerms
 from workflows.contract.job import (
     INLINE_RESULT_BYTES,
     MEMO_START,
+    SEGMENT_BYTES,
     SEGMENT_EVENTS,
     EndRecord,
     Failure,
@@ -42,7 +44,7 @@ from workflows.opening import memo_of, planned, queued_view
 from workflows.people import People
 from workflows.policy.deadline import remaining
 from workflows.policy.eligibility import classify
-from workflows.steps import Steps
+from workflows.steps import Steps, uninterrupted
 
 LAST_WORD = timedelta(seconds=3)
 """How long a job whose deadline passed waits for the word of a write that was already sent."""
@@ -77,7 +79,7 @@ class Loop:
         self._calls = Calls(start, self._journal, self._steps, self._meter, self._people, self._may_start)
         self._turn, self._results = state.turn, state.results
         self._conversation = state.conversation if start.state is not None else start.conversation
-        self._ending = False
+        self._ending = self._looking = False
         self._packet: PacketTerms | None = None
 
     async def run(self) -> EndRecord:
@@ -159,10 +161,12 @@ class Loop:
         while True:
             await workflow.wait_condition(lambda: self._start.mode == "live" and Hint.AUTHORITY in self._people.inbox)
             self._people.inbox.discard(Hint.AUTHORITY)
+            self._looking = True
             try:
                 ruling = await self._steps.read_authority()
             except StepError as error:
                 raise self._calls.failure(error, FailureCode.INTERNAL) from None
+            self._looking = False
             if ruling.revoked:
                 raise self._calls.revoked(ruling.reason)
 
@@ -197,21 +201,28 @@ class Loop:
             self._meter.allow_steps(terms.max_steps)
 
     async def _keep_small(self) -> None:
-        """At a turn boundary: archive a full segment of events, and roll over when the history has grown enough."""
-        if len(self._journal.events) >= SEGMENT_EVENTS:
-            events = tuple(self._journal.events[:SEGMENT_EVENTS])
-            try:
-                ref = await self._steps.archive(events)
-            except StepError as error:
-                raise self._calls.failure(error, FailureCode.INTERNAL) from None
-            last = self._journal.seq - len(self._journal.events) + SEGMENT_EVENTS
-            self._journal.archived(SegmentRef(first=last - SEGMENT_EVENTS + 1, last=last, ref=ref))
+        """At a turn boundary: archive full segments of events, and roll over when the history has grown enough."""
+        while (events := self._journal.segment(SEGMENT_EVENTS, SEGMENT_BYTES)) and await self._archive(events):
+            pass
         info, knob = workflow.info(), self._start.roll_over_after
         due = info.get_current_history_length() >= knob if knob else info.is_continue_as_new_suggested()
         if self._packet is not None:
             return  # a packet is redeemed by one run of its job, and lets no other one call
         if due and workflow.all_handlers_finished() and workflow.cancellation_reason() is None:
             raise RollOver
+
+    async def _archive(self, events: tuple[Event, ...]) -> bool:
+        """Whether more may follow: until now, only so many events were a segment, and one for each turn."""
+        many = workflow.patched("segments-by-size")
+        if not many and len(events := tuple(self._journal.events[:SEGMENT_EVENTS])) < SEGMENT_EVENTS:
+            return False
+        try:
+            ref = await self._steps.archive(events)
+        except StepError as error:
+            raise self._calls.failure(error, FailureCode.INTERNAL) from None
+        last = self._journal.seq - len(self._journal.events) + len(events)
+        self._journal.archived(SegmentRef(first=last - len(events) + 1, last=last, ref=ref))
+        return many
 
     async def _think(self) -> tuple[int, ModelOutput]:
         """One model step: its number and what the model wants next."""
@@ -322,6 +333,7 @@ class Loop:
 
     async def _end_canceled(self, work: "asyncio.Task[ModelOutput | None]") -> None:
         self._ending = True
+        await self._people.hear_out()
         self._journal.emit(E.CANCEL_REQUESTED, "Cancel requested.", cancel_requested_at=workflow.now())
         self._people.void_all()
         if self._calls.writes:
@@ -339,6 +351,7 @@ class Loop:
         if self._packet is not None and code is not FailureCode.AUTHORITY_REVOKED:
             code, message = FailureCode.CANARY_INCONCLUSIVE, f"The canary proves nothing ({code}). {error.detail}"
         failure = Failure(code=code, message=message)
+        await self._people.hear_out()
         self._people.void_all()
         await self._wind_down(work, LAST_WORD if code is FailureCode.DEADLINE_EXCEEDED else None)
         self._journal.emit(
@@ -370,7 +383,7 @@ class Loop:
         state = LoopState(
             view=self._journal.view,
             seq=self._journal.seq,
-            events=tuple(self._journal.events),
+            events=self._journal.tail(),
             segments=tuple(self._journal.segments),
             turn=self._turn,
             step=self._meter.step,
@@ -380,18 +393,8 @@ class Loop:
             asked=self._people.asked,
             conversation=self._conversation,
             results=self._results,
-            inbox=tuple(sorted(self._people.inbox)),
+            inbox=tuple(sorted(self._people.inbox | ({Hint.AUTHORITY} if self._looking else set()))),
         )
         workflow.continue_as_new(
             self._start.model_copy(update={"state": state}), memo={MEMO_START: self._memo, **self._journal.memo()}
         )
-
-
-async def uninterrupted(work: Coroutine[Any, Any, Any]) -> None:
-    """Await to the end even if a cancellation arrives meanwhile: the caller is ending already."""
-    task = asyncio.create_task(work)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue

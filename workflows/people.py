@@ -4,6 +4,7 @@ Silence is never yes: expiry is written in the ledger by compare-and-set, so tha
 both stand. Hints that arrive early are kept; hints that name nothing open are refused with an event, 50 at most.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -13,18 +14,18 @@ from temporalio.common import RawValue
 from workflows.contract.events import EventType as E
 from workflows.contract.events import timestamp
 from workflows.contract.ids import Digest, EffectId, RequestId, request_id
-from workflows.contract.job import ApprovalRule, JobStart, OpenRequest
+from workflows.contract.job import ApprovalRule, JobStart, OpenRequest, RequestKind
 from workflows.contract.steps import CallbackHint, DecisionHint, DecisionInput, Hint, PlannedCall, Ruling
 from workflows.journal import Journal
 from workflows.policy.asking import CLOSED, SETTLED_AS, WANTED, renumbered, warning_time
-from workflows.steps import Steps
+from workflows.steps import Steps, uninterrupted
 
 TITLE_CHARS = 200
-MAX_ASKS = 3
-"""How often the model may propose the very same call to people before it is refused without asking."""
+MAX_ASKS = 3  # how often the model may propose the very same call to people before it is refused without asking
+ASKED_KEPT = 1_000  # calls whose count is kept, those proposed last: a job that asks for ever stays small
 MAX_DECISION_REFUSED = 50
-MAX_INBOX = 1_000
-"""Hints kept; who sends more of them by hand has them forgotten."""
+LAST_READ = timedelta(seconds=3)  # in which the ledger closes what a job that ends leaves open
+MAX_INBOX = 1_000  # hints kept; who sends more of them by hand has them forgotten
 
 
 class People:
@@ -125,47 +126,43 @@ class People:
 
     def open(self, call: PlannedCall) -> OpenRequest | None:
         """Ask for this call; None when the very same call was asked for too often."""
-        times = self.asked.get(call.action_digest, 0)
-        if call.kind == "approval" and times >= MAX_ASKS:
-            return None
-        self.asked[call.action_digest] = times + 1
-        self.opened += 1
-        now, rule = workflow.now(), self._start.tools[call.tool].approval
-        expires_at = self._start.deadline
+        if call.kind == "approval":
+            times = self.asked.pop(call.action_digest, 0)
+            self.asked[call.action_digest] = min(times + 1, MAX_ASKS)
+            if times >= MAX_ASKS:
+                return None
+            if len(self.asked) > ASKED_KEPT:
+                del self.asked[next(iter(self.asked))]
+        rule, until = self._start.tools[call.tool].approval, self._start.deadline
         if rule.expires_in_seconds is not None:
-            expires_at = min(expires_at, now + timedelta(seconds=rule.expires_in_seconds))
-        request = OpenRequest(
-            request_id=request_id(self.opened, Digest(call.action_digest)),
-            kind=call.kind,
-            title=call.title,
-            tool=call.tool,
-            call=call.call,
-            action_digest=call.action_digest,
-            args_ref=call.args_ref,
-            approval=rule,
-            opened_at=now,
-            expires_at=expires_at,
-        )
-        self._tell_opened(request, WANTED[call.kind])
-        return request
+            until = min(until, workflow.now() + timedelta(seconds=rule.expires_in_seconds))
+        return self._ask(call, call.title, rule, until)
 
     def open_reconciliation(self, call: PlannedCall, effect: EffectId) -> OpenRequest:
         """Ask whether a write took effect: by whoever may decide on the tool, one of them, until the deadline."""
+        title = f"Did {call.tool} take effect? {call.title or call.message}"[:TITLE_CHARS]
+        rule = ApprovalRule(groups=self._start.tools[call.tool].approval.groups)
+        return self._ask(call, title, rule, self._start.deadline, effect)
+
+    def _ask(
+        self, call: PlannedCall, title: str, rule: ApprovalRule, until: datetime, effect: EffectId | None = None
+    ) -> OpenRequest:
+        kind: RequestKind = call.kind if effect is None else "reconciliation"
         self.opened += 1
         request = OpenRequest(
             request_id=request_id(self.opened, Digest(call.action_digest)),
-            kind="reconciliation",
-            title=f"Did {call.tool} take effect? {call.title or call.message}"[:TITLE_CHARS],
+            kind=kind,
+            title=title,
             tool=call.tool,
             call=call.call,
             effect_id=effect,
             action_digest=call.action_digest,
             args_ref=call.args_ref,
-            approval=ApprovalRule(groups=self._start.tools[call.tool].approval.groups),
+            approval=rule,
             opened_at=workflow.now(),
-            expires_at=self._start.deadline,
+            expires_at=until,
         )
-        self._tell_opened(request, WANTED["reconciliation"])
+        self._tell_opened(request, WANTED[kind])
         return request
 
     async def ruling(self, request: OpenRequest, known: Callable[[], Awaitable[bool]] | None = None) -> Ruling:
@@ -191,15 +188,7 @@ class People:
                 if warn_at is not None:
                     self._warn(request)  # the warning's own time passed with no worker to give it
             self.inbox.discard(request.request_id)
-            ruling = await self._steps.read_decision(
-                DecisionInput(
-                    request_id=request.request_id,
-                    action_digest=request.action_digest,
-                    close=expired,
-                    expires_at=request.expires_at,
-                    shown=request if expired else None,
-                )
-            )
+            ruling = await self._steps.read_decision(_question(request, close=expired))
             if request.request_id in self._anew:
                 continue
             if ruling.verdict == "expired" or (ruling.verdict and ruling.action_digest == request.action_digest):
@@ -224,6 +213,22 @@ class People:
             f"Still waiting, and about to expire: {request.title}",
             {"request_id": request.request_id, "expires_at": timestamp(request.expires_at)},
         )
+
+    async def hear_out(self) -> None:
+        """The job ends: the ledger closes what is open, and a decision that was first is told, even without a hint."""
+        asked = [request for request in self._journal.view.requests if request.state == "pending"]
+        if not asked or not workflow.patched("decided-at-the-end"):
+            return
+        reads = [
+            asyncio.create_task(self._steps.read_decision(_question(request, void=True), LAST_READ))
+            for request in asked
+        ]
+        await uninterrupted(workflow.wait(reads))
+        for request, read in zip(asked, reads, strict=True):
+            if read.exception() is None and request in self._journal.view.requests:
+                ruling = read.result()
+                if ruling.verdict not in (None, "expired") and ruling.action_digest == request.action_digest:
+                    self._close(request, ruling)
 
     def void_all(self) -> None:
         """Close what is still open, because the job ends."""
@@ -283,6 +288,11 @@ class People:
         self.refused += 1
         if self.refused <= MAX_DECISION_REFUSED:
             self._journal.emit(E.DECISION_REFUSED, message, {"reason": reason})
+
+
+def _question(it: OpenRequest, *, close: bool = False, void: bool = False) -> DecisionInput:
+    known = DecisionInput(request_id=it.request_id, action_digest=it.action_digest, expires_at=it.expires_at)
+    return known.model_copy(update={"close": close, "void": void, "shown": it if close or void else None})
 
 
 def callback_key(step: int, call: int) -> str:

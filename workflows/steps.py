@@ -6,9 +6,9 @@ because they never wake the workflow, so they could give no event, no epoch and 
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -90,8 +90,9 @@ class Steps:
         """Publish the result; it is content-addressed, so another attempt makes nothing twice."""
         return await self._attempts(Activity.PUBLISH, "idempotent_write", make, PublishOutput, replaced, "publish")
 
-    async def read_decision(self, asked: DecisionInput) -> Ruling:
-        return await self._read(Activity.READ_DECISION, asked, Ruling, f"decision on {asked.request_id}")
+    async def read_decision(self, asked: DecisionInput, within: timedelta | None = None) -> Ruling:
+        """`within`: instead of the job's remaining time, for a job that is ending."""
+        return await self._read(Activity.READ_DECISION, asked, Ruling, f"decision on {asked.request_id}", within)
 
     async def read_gate(self) -> GateOutput:
         return await self._read(Activity.READ_GATE, None, GateOutput, "is the gate open?")
@@ -135,8 +136,8 @@ class Steps:
                     self._may_start()  # our own cancellation comes back as this error: go on being canceled
                 failure = read_failure(error)
             delay = next_delay(kind, failure.step_code, attempt, failure.retry_after_s, self._left().total_seconds())
-            if delay is None:
-                raise failure
+            if delay is None or self.over():
+                raise failure  # also where another attempt would be due: whoever ends the job hears how this one ended
             attempt += 1
             replaced(attempt, failure, delay)
             await self.pause(delay)
@@ -158,13 +159,15 @@ class Steps:
             return True
         return False
 
-    async def _read(self, activity: Activity, asked: object, returns: type[Out], summary: str) -> Out:
+    async def _read(
+        self, activity: Activity, asked: object, returns: type[Out], summary: str, within: timedelta | None = None
+    ) -> Out:
         try:
             return await workflow.execute_activity(
                 activity,
                 args=[] if asked is None else [asked],
                 result_type=returns,
-                schedule_to_close_timeout=self._left(),
+                schedule_to_close_timeout=within or self._left(),
                 start_to_close_timeout=timedelta(seconds=10),
                 retry_policy=LEDGER_READ,
                 cancellation_type=ActivityCancellationType.TRY_CANCEL,
@@ -194,3 +197,13 @@ def read_failure(error: ActivityError) -> StepError:
             return StepError(StepCode.LOST, "The attempt's process was not heard of in time.")
         return StepError(StepCode.DEADLINE, "The deadline came before the step ended.")
     return StepError(StepCode.LOST, "The attempt was stopped from outside.")
+
+
+async def uninterrupted(work: Coroutine[Any, Any, Any]) -> None:
+    """Await to the end even if a cancellation arrives meanwhile: the caller is ending already."""
+    task = asyncio.create_task(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue

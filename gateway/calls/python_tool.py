@@ -38,8 +38,8 @@ from workflows.contract.job import EffectClass
 
 GROUP = "jobgate.tools"
 UNGRANTED = "No valid grant of the job's principal names tools:python for this plugin."
-UNKNOWN = "The worker has no Python tool of this name."
-BROKEN = "The worker can not load this Python tool."
+UNKNOWN = "There is no Python tool of this name."
+BROKEN = "This Python tool can not be loaded."
 RAISED = "The Python tool raised an error."
 TIMED_OUT = "The Python tool did not end in time."
 

@@ -130,6 +130,13 @@ _add(
     'jobgate decide ticket-17 r1-4fa0c2 reject --reason "customer withdrew"',
     "jobgate decide ticket-18 r1-77ab01 answer --answer billing",
 )
+_add(
+    app,
+    "settle",
+    APPROVERS,
+    approvals.settle,
+    "jobgate settle ticket-17 eff_0f3c5b7a9e1d2c4f6a8b0d1e3f507192 did_not_happen",
+)
 _add(plugin_app, "publish", None, operators.publish, "jobgate plugin publish examples/support_refund")
 _add(plugin_app, "versions", None, operators.versions, "jobgate plugin versions support-refund")
 _add(

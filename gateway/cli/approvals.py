@@ -108,6 +108,32 @@ def decide(
     return 0
 
 
+def settle(
+    job: JobArgument,
+    effect: Annotated[str, typer.Argument(metavar="EFFECT", help="The effect id, as `jobgate inspect JOB` shows it.")],
+    answer: Annotated[
+        Literal["happened", "did_not_happen"],
+        typer.Argument(metavar="happened|did_not_happen", help="What the other system says of that Idempotency-Key."),
+    ],
+    reason: Annotated[str | None, typer.Option("--reason", help="How it was found out; kept with the word.")] = None,
+    group: Groups = None,
+    data: DataDir = None,
+    json_output: JsonOutput = False,
+    verbose: Verbose = False,
+) -> int:
+    """Say what came of a write that a job, which has ended, left unknown; then it can be retried.
+
+    While the job is open it asks by itself: jobgate requests.
+    """
+    voice, gateway = enter("approver", data, json_output, verbose, group or ())
+    path = f"{job_path(job)}/effects/{segment(effect)}/settlement"
+    reply = gateway.post(path, {"answer": answer, "reason": reason})
+    voice.document(reply.text)
+    voice.say(f"{reply.json['tool']}  {reply.json['state']}, settled by {', '.join(reply.json['decided_by'])}", "bold")
+    voice.say(f"jobgate retry {job}", "dim")
+    return 0
+
+
 def show_request(voice: Voice, asked: Json) -> None:
     """Everything the digest covers, who may decide until when, who has, and what is still missing."""
     voice.say(f"{asked['kind']} {asked['request_id']}: {asked['title']}", "bold yellow")

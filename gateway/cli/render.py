@@ -44,7 +44,7 @@ NEXT: Mapping[str, str] = MappingProxyType(
         "idempotency-key-reused": "Choose another --key, or send the first content again for its receipt.",
         "admission-unknown": "Ask again with the same key: it answers with the one job there is.",
         "not-an-approver": "A member of the request's groups decides; in development: add --group GROUP.",
-        "effect-unreconciled": "Find out whether its last write took effect; submit what is missing under a new key.",
+        "effect-unreconciled": "Find out what came of it, then: jobgate settle JOB EFFECT happened|did_not_happen.",
         "job-not-ended": "Wait until it has ended, or cancel it: jobgate cancel JOB.",
         "request-voided": "Look at the job: jobgate show JOB.",
         "self-approval": 'Somebody without a part in it; in development: JOBGATE_TOKEN="$(jobgate token PRINCIPAL)".',

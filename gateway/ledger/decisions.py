@@ -165,6 +165,12 @@ def cast_vote(
     return Decided(decision, repeated=False)
 
 
+def settle_afterwards(conn: Connection, settled: DecisionRow) -> None:
+    """A settlement that no request asked for, because the effect's job had ended: the id of the effect stands in the
+    request's place. Call it with the job's row held, once `find_decision` has found none."""
+    conn.execute(_DECIDE, vars(settled)).one()
+
+
 def close_request(
     conn: Connection,
     workspace: Workspace,
@@ -176,7 +182,8 @@ def close_request(
     at: datetime,
     shown: Mapping[str, Any] | None = None,
 ) -> DecisionRow | None:
-    """Nobody decided in time, or the job was stopped. Returns the verdict that stands: this one, or who was first.
+    """Nobody decided in time (`expired`, which is never yes), or the job ends. Returns the verdict that stands: this
+    one, or who was first.
 
     None when there is no such job.
     """
@@ -187,22 +194,6 @@ def close_request(
     if inserted is None:
         return find_decision(conn, workspace, job_id, request_id)
     return _decision(inserted)
-
-
-def expire_request(
-    conn: Connection,
-    workspace: Workspace,
-    job_id: JobId,
-    request_id: RequestId,
-    *,
-    action_digest: Digest,
-    at: datetime,
-    shown: Mapping[str, Any] | None = None,
-) -> DecisionRow | None:
-    """`close_request` with the verdict `expired`: expiry is never yes, and a vote that was first stands."""
-    return close_request(
-        conn, workspace, job_id, request_id, verdict="expired", action_digest=action_digest, at=at, shown=shown
-    )
 
 
 def find_decision(conn: Connection, workspace: Workspace, job_id: JobId, request_id: RequestId) -> DecisionRow | None:

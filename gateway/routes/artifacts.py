@@ -7,11 +7,11 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from facade.clock import move_clock
-from facade.documented import refusals
+from facade.documented import AT_THE_DOOR, refusals
 from facade.views import ArtifactAnswer, artifact_url
 from gateway.artifacts import NO_STORE, download_headers
 from gateway.content import erase_content
-from gateway.doors import At, By, need_scope
+from gateway.doors import Anybody, At, By, need_scope
 from gateway.scopes import Action
 from workflows.contract.errors import ProblemCode as P
 from workflows.contract.errors import Refused
@@ -102,9 +102,11 @@ async def locate(artifact_id: str, doors: At, caller: By) -> Response:
             P.LEDGER_UNAVAILABLE,
             P.BLOBS_UNAVAILABLE,
             P.HTTP_DEADLINE_EXCEEDED,
+            *AT_THE_DOOR,
             public=True,
         ),
     },
+    dependencies=[Anybody],
 )
 async def download(artifact_id: str, request: Request, doors: At, expires: str = "", signature: str = "") -> Response:
     """The bytes behind an address that was signed here; the address is all the proof."""

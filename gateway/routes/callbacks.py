@@ -7,9 +7,9 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from facade.documented import refusals
+from facade.documented import AT_THE_DOOR, refusals
 from gateway.callbacks import Said
-from gateway.doors import At, json_body, request_clock
+from gateway.doors import Anybody, At, json_body, request_clock
 from gateway.ledger.callbacks import CallOutcome
 from gateway.strictjson import parse_json
 from workflows.contract.errors import ProblemCode as P
@@ -51,7 +51,7 @@ _REFUSED = refusals(
     P.INPUT_INVALID,
     P.LEDGER_UNAVAILABLE,
     P.BLOBS_UNAVAILABLE,
-    P.HTTP_DEADLINE_EXCEEDED,
+    *AT_THE_DOOR,
     public=True,
 )
 
@@ -62,6 +62,7 @@ _REFUSED = refusals(
     response_model=CallbackAnswer,
     responses=_REFUSED,
     openapi_extra=_DOCUMENTED,
+    dependencies=[Anybody],
 )
 async def answer(token: str, request: Request, doors: At) -> Response:
     """The result of a call that was answered with 202. Once; a refused body leaves the token good."""

@@ -42,7 +42,9 @@ def every_key_is_answered(facts: Facts) -> Iterator[Violation]:
 
 
 def accepted_ends_or_waits(facts: Facts) -> Iterator[Violation]:
-    """Every job that was accepted has ended, or says visibly what it waits for; Temporal agrees that it is over."""
+    """Every job that was accepted has ended, or says visibly what it waits for, which nobody has decided; Temporal
+    agrees that it is over."""
+    decided = {(one.job, one.request) for one in facts.decisions}
     running = {run.job for run in facts.runs if run.status not in ENDED_RUNS}
     for job in facts.jobs:
         if not any(told.status in ACCEPTED for told in job.told):
@@ -54,6 +56,8 @@ def accepted_ends_or_waits(facts: Facts) -> Iterator[Violation]:
         if status not in TERMINAL and not (status == "waiting_for_human" and pending):
             says = f"{status}, and nothing is asked: {json.dumps(job.view['last_event'])}"
             yield Violation("accepted_ends_or_waits", job.key, says)
+        elif pending and all((job.key, one["request_id"]) in decided for one in pending):
+            yield Violation("accepted_ends_or_waits", job.key, "it waits for what is decided")
         if status in TERMINAL and job.key in running:
             yield Violation("accepted_ends_or_waits", job.key, f"it says {status}, and Temporal still runs it")
 

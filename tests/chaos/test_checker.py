@@ -108,6 +108,8 @@ MUTANTS: list[tuple[str, str, Doctor]] = [
     ("ledger_agrees", "an effect without a row", without("effects", 0)),
     ("ledger_agrees", "of another job", of_effect(2, job="kept")),
     ("accepted_ends_or_waits", "runs for ever", of_job("kept", view=view("running"), seen=())),
+    ("accepted_ends_or_waits", "waits for what is decided", more(
+        decisions=DecisionFacts("parked", "r1", "approve", "sha256:2", ("ann",), 0))),
     ("accepted_ends_or_waits", "waits for nothing", of_job("parked", view=view("waiting_for_human"))),
     ("accepted_ends_or_waits", "can not be read", of_job("kept", view=None)),
     ("accepted_ends_or_waits", "runs on behind its end", lambda facts: replace(

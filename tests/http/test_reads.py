@@ -130,9 +130,11 @@ async def test_a_purged_job_is_gone_with_its_receipt(stack: Stack, operator: Cli
 
 async def test_a_just_issued_id_is_always_there(stack: Stack, operator: Client, app: Client) -> None:
     plugin = await plugin_of(stack, operator, [final()])
-    for _ in range(20):
+    for number in range(100):
         job = await app.accepted(plugin)
-        assert (await app.status(job))["last_event"]["message"]
+        asked = await app.http.get(f"/v1/jobs/{job}", params={"after": "0"} if number % 2 else {})
+        assert asked.status_code == 200, asked.text
+        assert asked.json()["last_event"]["message"]
 
 
 @pytest.mark.parametrize("granted", [False, True])

@@ -142,6 +142,7 @@ async def test_a_stalled_reader_is_dropped_and_others_are_not(fresh_stack: Fresh
             while await gauge(operator, "jobgate_stream_readers") != 1:
                 await asyncio.sleep(0.05)
         assert (await anext(events)).id == "2"
+    assert '"level": "error"' not in stack.apis[0].output  # it is the reader's doing
 
 
 async def test_a_stream_is_resumed_at_another_process(fresh_stack: FreshStack) -> None:

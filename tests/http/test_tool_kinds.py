@@ -221,7 +221,7 @@ async def test_an_unknown_python_tool_is_refused_to_the_model(ground: Ground) ->
     await ground.allow_python()
     record = await ground.run(python="made.up")
     (event,) = [event for event in record.events if event.type is EventType.TOOL_REFUSED]
-    assert event.data["reason"] == "The worker has no Python tool of this name."
+    assert event.data["reason"] == "There is no Python tool of this name."
 
 
 async def test_a_python_write_that_kills_its_worker_is_unknown(ground: Ground) -> None:

@@ -150,6 +150,7 @@ async def ids(stack: Stack) -> Ids:
             "key_id": key["key_id"],
             "promotion_id": moved["promotion_id"],
             "packet_id": packet["packet_id"],
+            "effect_id": "eff_" + "1" * 32,
             "artifact_id": uploaded.json()["artifact_id"],
             "principal": "walls-boss",
         },
@@ -163,6 +164,7 @@ async def ids(stack: Stack) -> Ids:
             "key_id": "0" * 24,
             "promotion_id": "promo_" + "0" * 32,
             "packet_id": "packet_" + "0" * 32,
+            "effect_id": "eff_" + "0" * 32,
             "artifact_id": "art_" + "0" * 32,
             "principal": "walls-none",
         },
@@ -174,6 +176,7 @@ LISTS = frozenset({"listReleases"})
 DIGEST = "sha256:" + "0" * 64
 BODIES: dict[str, Any] = {
     "decide": {"decision": "approve", "action_digest": DIGEST},
+    "settleEffect": {"answer": "happened"},
     "withdrawVersion": {"reason": "a test"},
     "deployPlugin": {"plugin": "{name}", "model": "scripted:script.yaml"},
     "setRelease": {"version": "1.0.0"},

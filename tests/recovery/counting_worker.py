@@ -19,7 +19,8 @@ from gateway.ledger.receipts import find_receipt
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry, start_telemetry
 from gateway.temporal import Engine
-from workflows.loop import Loop, uninterrupted
+from workflows.loop import Loop
+from workflows.steps import uninterrupted
 
 Told = Literal["current", "stale", "stopped", "closed"]
 

@@ -69,6 +69,20 @@ async def test_a_wait_outlives_its_worker(vendors: Stack) -> None:
     assert len(vendors.effects.calls("t", job=job)) == 1
 
 
+async def test_a_deploy_during_a_wait_is_no_end_of_it(vendors: Stack) -> None:
+    """SIGTERM while no step runs: there is nothing to lose, nothing is sent again, and the vendor's answer counts."""
+    job, sent = await waiting(vendors, "write")
+    vendors.workers[0].stop()
+    assert (await vendors.client().status(job))["status"] == "running"
+    vendors.workers[0].start()
+    await vendors.until_polling(vendors.workers[0])
+    assert (await post(way_back(sent), {"n": 1})).status_code == 200
+    assert (await vendors.client().until_ended(job, 60))["status"] == "succeeded"
+    types = await vendors.client().event_types(job)
+    assert not {"attempt.replaced", "effect.unknown", "cancel.requested"} & set(types)
+    assert (len(vendors.effects.calls("t", job=job)), await effects_of(vendors, job)) == (1, [("confirmed", 1)])
+
+
 async def test_a_worker_that_dies_before_it_tells_of_the_202_leaves_the_callback_standing(vendors: Stack) -> None:
     name = await plugin_of(vendors, "write")
     vendors.effects.set_behaviour("t", Behaviour(answer=Answer.HOLD, status=202, times=1))

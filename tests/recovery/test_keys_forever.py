@@ -2,16 +2,18 @@
 
 import shutil
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import httpx2
 import pytest
 import pytest_asyncio
 
 from tests.http.submissions import (
     OLD,
     body_with,
+    known_to_engine,
     publish_writer,
     refused,
     rewrite_row,
@@ -21,7 +23,7 @@ from tests.http.submissions import (
 )
 from tests.recovery.grounds import READS_RUN_WRITES_ASK, published, running_stack
 from tests.recovery.operators import delete
-from tests.rig.client import fresh_key
+from tests.rig.client import Client, fresh_key
 from tests.rig.plugins import call, final, tool, turn
 from tests.rig.stack import Stack
 
@@ -113,6 +115,64 @@ async def age_row(ground: Stack, key: str) -> None:
     row = await row_of(ground, key)
     assert row is not None
     await rewrite_row(ground, key, {"reserved_at": row.reserved_at - OLD})
+
+
+async def test_every_door_of_a_deleted_job_says_that_it_is_gone_and_changes_nothing(ground: Stack) -> None:
+    """Its sessions, its requests, its effects: what the ledger keeps is read, and nothing is run or decided again."""
+    app, approver, operator, key = ground.client(), ground.client("approver"), ground.client("operator"), fresh_key()
+    plugin = await published(
+        ground, [turn(call("gone-ask")), final()], tool("gone-ask", "write"), policy=READS_RUN_WRITES_ASK
+    )
+    receipt = await app.submit(plugin, key=key, session="gone-session")
+    [request] = await app.until_request(key)
+    shown = await approver.request(key, request)
+    assert (await approver.decide(key, request, "approve")).status_code in (200, 202)
+    await app.until_ended(key, BUSY_S)
+    [sent] = ground.effects.calls("gone-ask")
+    job = f"/v1/jobs/{key}"
+    decision = {"decision": "approve", "action_digest": shown["action_digest"]}
+    doors = [
+        app.http.build_request("GET", job),
+        app.http.build_request("GET", job, params={"after": "0"}),
+        app.http.build_request("GET", job, params={"after": "0"}, headers={"Prefer": "wait=2"}),
+        app.http.build_request("GET", f"{job}/events"),
+        app.http.build_request("GET", f"{job}/result"),
+        app.http.build_request("GET", f"{job}/preview"),
+        app.http.build_request("POST", f"{job}/cancel"),
+        approver.http.build_request("GET", f"{job}/requests/{request}"),
+        approver.http.build_request("POST", f"{job}/requests/{request}/decision", json=decision),
+        operator.http.build_request("GET", f"/v1/operator/jobs/{key}"),
+    ]
+    before = await doors_of(doors, app)
+    assert 410 not in before  # the mutant: while the engine knows it they all have another answer
+    await delete(ground, key)
+    for door in doors:
+        gone = refused(await app.http.send(door), 410, "job-expired")
+        assert gone["receipt"] == receipt.json(), door.url
+    assert (await app.get("/v1/jobs", params={"plugin": plugin}))["data"] == []
+    assert key not in (await approver.http.get("/v1/requests")).text
+    line = await app.get("/v1/sessions/gone-session")
+    assert line["open_job"] is None
+    settled = await approver.http.post(f"{job}/effects/{sent.idempotency_key}/settlement", json={"answer": "happened"})
+    refused(settled, 409, "already-decided")
+    again = await app.submit(plugin, key=key, session="gone-session")
+    assert (again.status_code, again.content) == (200, receipt.content)
+    assert ground.effects.calls("gone-ask") == [sent]
+    assert not await known_to_engine(ground, key)
+    # A retry is a new job, and knows what the forgotten one did.
+    other = fresh_key()
+    retried = await app.http.post(f"{job}/retry", json={}, headers={"Idempotency-Key": other})
+    assert (retried.status_code, retried.json()["retry_of"]) == (202, key)
+    [anew] = await app.until_request(other)
+    assert (await approver.request(other, anew))["title"].startswith(f"Again, after job {key}: ")
+    assert (await operator.http.delete(f"{job}/content")).status_code == 200
+    await app.cancel(other)
+    assert (await app.until_ended(other, BUSY_S))["status"] == "canceled"
+    assert ground.effects.calls("gone-ask") == [sent]
+
+
+async def doors_of(doors: Sequence[httpx2.Request], app: Client) -> list[int]:
+    return [(await app.http.send(door)).status_code for door in doors]
 
 
 async def test_a_deleted_execution_leaves_its_key_taken(ground: Stack) -> None:

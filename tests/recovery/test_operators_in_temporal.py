@@ -1,5 +1,9 @@
 """What else an operator does in Temporal: cancels, pauses a step, resets a job that has rolled over."""
 
+import asyncio
+import random
+import sys
+from collections import Counter
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -12,7 +16,7 @@ from tests.rig.plugins import call, final, tool, turn
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
 
-BUSY_S = 90.0
+BUSY_S, RACES = 90.0, 100
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -60,6 +64,50 @@ async def test_a_cancel_in_temporal_is_a_cancel(ground: Stack) -> None:
     assert view["cancel_requested_at"] is not None
     assert (await app.event_types(job))[-1] == "job.canceled"
     assert ground.effects.calls("stopped") == []
+
+
+async def test_a_cancel_in_temporal_and_an_approval_at_the_same_instant_agree(ground: Stack) -> None:
+    """A hundred times: what was refused did not run, what stood ran once at most, and each job has one end."""
+    app, approver, engine = ground.client(), ground.client("approver"), await ground.engine()
+    plugin = await published(
+        ground, [turn(call("raced-here")), final()], tool("raced-here", "write"), policy=READS_RUN_WRITES_ASK
+    )
+    jobs = await asyncio.gather(*(app.accepted(plugin) for _ in range(RACES)))
+    opened = {job: (await app.until_request(job, BUSY_S))[0] for job in jobs}
+    gate, order = asyncio.Semaphore(5), random.Random(29)
+    ends: Counter[tuple[str, int]] = Counter()
+
+    async def race(job: str) -> None:
+        digest = (await approver.request(job, opened[job]))["action_digest"]
+        lead_s = order.uniform(-0.15, 0.02)  # an approval takes longer to reach its tool
+
+        async def cancel() -> None:
+            await asyncio.sleep(max(-lead_s, 0))
+            await engine.get_workflow_handle(f"demo.{job}").cancel()
+
+        async def approve() -> int:
+            await asyncio.sleep(max(lead_s, 0))
+            return (await approver.decide(job, opened[job], "approve", digest=digest)).status_code
+
+        _, verdict = await asyncio.gather(cancel(), approve())
+        end = await app.until_ended(job, BUSY_S)
+        sent = len(ground.effects.calls("raced-here", job=job))
+        shown = await approver.request(job, opened[job])
+        facts = (verdict, end["status"], sent, shown["state"])
+        assert verdict in (200, 202, 409), facts
+        assert shown["state"] == ("voided" if verdict == 409 else "approved"), facts
+        assert sent <= (0 if verdict == 409 else 1), facts
+        assert end["status"] == "canceled" or sent == 1, facts
+        assert end["pending"] == [], facts
+        ends[end["status"], sent] += 1
+
+    async def one(job: str) -> None:
+        async with gate:
+            await race(job)
+
+    await asyncio.gather(*map(one, jobs))
+    sys.stdout.write(f"{dict(ends)}\n")
+    assert ends.total() == RACES
 
 
 async def test_a_paused_step_waits_for_its_operator_and_goes_on(ground: Stack) -> None:

@@ -1,6 +1,8 @@
 """B42: SIGTERM lets a step end in its grace, or hands the job over under the same effect id; it is never a cancel."""
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import AsyncGenerator
 
@@ -12,9 +14,10 @@ from tests.rig.effect_log import Answer, Behaviour
 from tests.rig.plugins import call, final, tool, turn
 from tests.rig.process import Process
 from tests.rig.stack import Stack
+from tests.rig.waiting import wait_until
 
 BUSY_S, STARTS_S = 60.0, 180.0
-JOBS = 20
+JOBS = 50
 IMPATIENT = {"JOBGATE_WORKER_GRACE_S": "0.2"}
 
 
@@ -90,6 +93,42 @@ async def test_a_write_that_outlasts_the_grace_is_asked_after_and_not_sent_again
     assert "effect.reconciled" in await app.event_types(job)
     ground.effects.release("once")
     assert len(ground.effects.calls("once", job=job)) == 1
+
+
+@pytest.mark.parametrize("effect", ["write", "idempotent_write"])
+async def test_a_second_sigterm_hurries_nobody(ground: Stack, effect: str) -> None:
+    """An impatient operator, or a process manager that tells the whole group: the step still ends in its grace."""
+    name = f"twice-{effect}"
+    ground.effects.set_behaviour(name, Behaviour(answer=Answer.HOLD))
+    busy = await alone(ground)
+    app = ground.client()
+    job = await app.accepted(await published(ground, [turn(call(name)), final()], tool(name, effect)))
+    await ground.effects.wait_for_calls(name, job=job)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        os.kill(busy.pid, number)
+        await wait_until(lambda: "draining" in busy.output, BUSY_S, what="it drains")
+    ground.effects.release(name)
+    assert await asyncio.to_thread(busy.wait, BUSY_S) == 0
+    await one_more(ground)
+    assert (await app.until_ended(job, BUSY_S))["status"] == "succeeded"
+    assert not {"attempt.replaced", "effect.unknown", "cancel.requested"} & set(await app.event_types(job))
+    assert len(ground.effects.calls(name, job=job)) == 1
+
+
+async def test_a_model_that_thinks_longer_than_the_grace_is_asked_again_elsewhere(ground: Stack) -> None:
+    """The budget counts the turn once, and what was written before is not written again."""
+    busy = await alone(ground, IMPATIENT)
+    app = ground.client()
+    script = [turn(call("noted")), final(delay_seconds=6)]
+    job = await app.accepted(await published(ground, script, tool("noted", "write")))
+    await app.until_event(job, "step.started", BUSY_S, count=2)
+    assert await stopped(busy) == 0
+    await one_more(ground)
+    end = await app.until_ended(job, BUSY_S)
+    assert (end["status"], end["usage"]["steps"]) == ("succeeded", 3)
+    replaced = await app.until_event(job, "attempt.replaced")
+    assert (replaced["data"]["reason"], replaced["data"]["attempt"]) == ("lost", 2)
+    assert len(ground.effects.calls("noted", job=job)) == 1
 
 
 async def test_a_rolling_restart_under_many_jobs_loses_and_repeats_no_write(ground: Stack) -> None:

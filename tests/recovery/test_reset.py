@@ -44,10 +44,11 @@ async def words_of_reset(app: Client, job: str, count: int = 1) -> None:
     await app.until_event(job, "job.recovered", BUSY_S, count=count)
 
 
-@pytest.mark.parametrize("task", [0, -2, -1])
-async def test_a_waiting_job_that_is_reset_asks_again_and_says_so(ground: Stack, task: int) -> None:
+@pytest.mark.parametrize(("task", "signals"), [(0, True), (-2, False), (-1, True), (-1, False)])
+async def test_a_waiting_job_that_is_reset_asks_again_and_says_so(ground: Stack, task: int, signals: bool) -> None:
     app, approver = ground.client(), ground.client("approver")
-    plugin, key = await paying(ground, f"waits{task}"), f"reset-waits{task}"
+    name = f"waits{task}-{signals}".lower()
+    plugin, key = await paying(ground, name), f"reset-{name}"
     receipt = await app.submit(plugin, key=key)
     [old] = await app.until_request(key)
     digest = (await app.request(key, old))["action_digest"]
@@ -55,7 +56,7 @@ async def test_a_waiting_job_that_is_reset_asks_again_and_says_so(ground: Stack,
     cursor = (await app.status(key, after="0"))["next_cursor"]
     assert cursor == str(before[-1]["seq"])  # the mutant: without a reset a cursor is a number
 
-    await reset(ground, key, task)
+    await reset(ground, key, task, signals=signals)
     new = await asked_anew(app, key, old)
     log = await app.events(key)
     assert numbers(log) == list(range(1, len(log) + 1))
@@ -74,12 +75,12 @@ async def test_a_waiting_job_that_is_reset_asks_again_and_says_so(ground: Stack,
 
     late = await approver.decide(key, old, "approve", digest=digest)
     assert problem(late) == (409, "request-voided")
-    assert ground.effects.calls(f"waits{task}") == []
+    assert ground.effects.calls(name) == []
     again = await app.submit(plugin, key=key)
     assert (again.status_code, again.content) == (200, receipt.content)
     assert (await approver.decide(key, new, "approve")).status_code in (200, 202)
     assert (await app.until_ended(key, BUSY_S))["status"] == "succeeded"
-    assert len(ground.effects.calls(f"waits{task}")) == 1
+    assert len(ground.effects.calls(name)) == 1
 
 
 async def stream_to(app: Client, job: str, cursor: str, count: int) -> list[StreamEvent]:

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.recovery.grounds import READS_RUN_WRITES_ASK, kill_workers, new_worker, published, running_stack
-from tests.rig.client import Client, Json, fresh_key
+from tests.rig.client import Client, fresh_key
 from tests.rig.effect_log import Answer, Behaviour, Call
 from tests.rig.plugins import call, final, tool, turn
 from tests.rig.stack import Stack
@@ -51,17 +51,30 @@ async def test_a_worker_killed_between_steps_repeats_no_write(ground: Stack) -> 
 
 
 @pytest.mark.parametrize(
-    ("fault", "end"), [({"status": 400, "times": 9}, "failed"), ({"status": 500, "times": 2}, "succeeded")]
+    ("status", "times", "end", "replaced"),
+    [(400, 9, "failed", 0), (500, 3, "succeeded", 3), (500, 9, "failed", 3)],
 )
-async def test_a_model_that_fails_after_two_writes_repeats_none(ground: Stack, fault: Json, end: str) -> None:
-    name = f"before-{fault['status']}"
+async def test_a_model_that_fails_after_two_writes_repeats_none(
+    ground: Stack, status: int, times: int, end: str, replaced: int
+) -> None:
+    """B34. An explicit retry is a job of its own, and asks before it does again what was done."""
+    name = f"before-{status}-{times}"
+    fault = {"status": status, "times": times}
     script = [turn(call(name, {"n": 1})), turn(call(name, {"n": 2})), final(fail=fault)]
-    app = ground.client()
+    app, approver = ground.client(), ground.client("approver")
     job = await app.accepted(await published(ground, script, tool(name, "write")))
     view = await app.until_ended(job, BUSY_S)
     assert view["status"] == end
     assert (view["failure"] and view["failure"]["code"]) == ("model_failed" if end == "failed" else None)
-    assert (await app.event_types(job)).count("attempt.replaced") == (0 if end == "failed" else 2)
+    assert (await app.event_types(job)).count("attempt.replaced") == replaced
+    assert [sent.args["n"] for sent in ground.effects.calls(name)] == [1, 2]
+    key = fresh_key()
+    again = await app.http.post(f"/v1/jobs/{job}/retry", json={}, headers={"Idempotency-Key": key})
+    assert (again.status_code, again.json()["retry_of"]) == (202, job)
+    [request] = await app.until_request(key, BUSY_S)
+    assert (await approver.request(key, request))["title"].startswith(f"Again, after job {job}: ")
+    await app.cancel(key)
+    await app.until_ended(key, BUSY_S)
     assert [sent.args["n"] for sent in ground.effects.calls(name)] == [1, 2]
 
 
@@ -104,6 +117,32 @@ async def test_a_worker_killed_in_a_read_is_replaced_soon(ground: Stack) -> None
     replaced = await app.until_event(job, "attempt.replaced")
     assert (replaced["data"]["reason"], replaced["data"]["attempt"]) == ("lost", 2)
     assert len(ground.effects.calls("read-again")) == 2
+
+
+async def test_a_step_of_ten_minutes_whose_worker_died_is_told_of_and_begun_anew_soon(ground: Stack) -> None:
+    """B32: nobody waits for the step's own time, nothing is silent meanwhile, and budget and deadline go on."""
+    ground.effects.set_behaviour("long", Behaviour(answer=Answer.HOLD, times=1))
+    script = [turn(call("long")), final(usage={"input_tokens": 7, "output_tokens": 1})]
+    app = ground.client()
+    job = await app.accepted(await published(ground, script, tool("long", timeout_seconds=600)))
+    await ground.effects.wait_for_calls("long", job=job)
+    before = await app.until_event(job, "tool.started")
+    deadline = (await app.status(job))["deadline"]
+    kill_workers(ground)
+    died = time.monotonic_ns()
+    view = await app.status(job)
+    assert (view["status"], view["executed"], view["recovery"]) == ("running", "yes", "automatic")
+    assert view["last_event"] == before
+    await new_worker(ground)
+    _, second = await ground.effects.wait_for_calls("long", 2, NEW_ATTEMPT_S + BUSY_S, job=job)
+    said("killed in a step of ten minutes, next attempt after", (second.monotonic_ns - died) / 1e9)
+    assert second.monotonic_ns - died < 60 * 10**9
+    end = await app.until_ended(job, BUSY_S)
+    replaced = await app.until_event(job, "attempt.replaced")
+    assert (replaced["data"]["reason"], replaced["data"]["attempt"], replaced["data"]["tool"]) == ("lost", 2, "long")
+    assert replaced["seq"] == before["seq"] + 1
+    assert (end["status"], end["deadline"], end["usage"]["steps"]) == ("succeeded", deadline, 3)
+    assert end["usage"]["input_tokens"] == 7
 
 
 async def test_a_worker_killed_in_an_idempotent_write_sends_the_same_effect_again(ground: Stack) -> None:

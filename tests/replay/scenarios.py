@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.replay.doubt import DOUBT
 from tests.replay.ladder import LADDER
+from tests.replay.long import LONG
 from tests.workflow.hands import Fault, Hands, Held, call, done, final, later, turn
 from tests.workflow.jobs import TOOLS, Job, Jobs
 from tests.workflow.vendors import call_back
@@ -295,4 +296,5 @@ SCENARIOS: tuple[Scenario, ...] = (
     result_too_large,
     *LADDER,
     *DOUBT,
+    *LONG,
 )

@@ -145,9 +145,11 @@ class Doorstep:
         accepted: bool = True,
         timeout_s: float = 60.0,
         heartbeat_s: float | None = None,
+        roll_over_after: int | None = None,
         **changed: Any,
     ) -> tuple[NewReceipt, JobStart]:
-        """The receipt of a job and its start input, not started. `changed`: columns of the receipt."""
+        """The receipt of a job and its start input, not started. `roll_over_after`: so many events of its history.
+        `changed`: columns of the receipt."""
         self.started += 1
         now = datetime.now(UTC)
         job_id = JobId(f"{plugin.name}-{self.started}")
@@ -166,6 +168,7 @@ class Doorstep:
             limits=snapshot.limits,
             tools=snapshot.table,
             heartbeat_s=heartbeat_s or self.settings.heartbeat_timeout_s,
+            roll_over_after=roll_over_after,
         )
         row = NewReceipt(
             workspace=DEMO,

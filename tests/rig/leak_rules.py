@@ -53,7 +53,8 @@ class Rules:
         # The document leaves these two open, as they are answers of other operations.
         problem = self._components["schemas"]["Problem"]["properties"]
         problem["receipt"] = {"$ref": "#/components/schemas/Receipt"}
-        problem["record"] = {"$ref": "#/components/schemas/DecisionAnswer"}
+        stands = ("DecisionAnswer", "SettlementAnswer")
+        problem["record"] = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in stands]}
         self._validator = cache(self._compiled)
 
     def broken(self, answer: Answer, live: Live) -> list[str]:

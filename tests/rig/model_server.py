@@ -1,7 +1,7 @@
 """A local OpenAI-compatible chat-completions server, scripted by the test and listening in a thread of it.
 
 It owns the answers still to give and the requests it got. It checks nothing about them: that is the test's part.
-Base URL for `openai-chat:NAME` models: `server.base_url`.
+Base URL for `openai-chat:NAME` models: `server.base_url`. A failure is the answer to any path, for all makers' models.
 """
 
 import asyncio
@@ -123,13 +123,13 @@ class ModelServer:
                 json.loads(arrival.body or b"{}"),
             )
         )
-        if arrival.path != "/v1/chat/completions":
-            return Reply(404, _error("no such address"))
         answer = self._take()
         if answer.delay_seconds:
             await asyncio.sleep(answer.delay_seconds)
         if isinstance(answer, Failure):
             return Reply(answer.status, _error(answer.message), answer.headers)
+        if arrival.path != "/v1/chat/completions":
+            return Reply(404, _error("no such address"))
         model = self.requests[-1].body.get("model", "")
         return Reply(200, json.dumps(_completion(answer, model, len(self.requests))).encode())
 

@@ -18,6 +18,7 @@ from facade.reader import (
     Undecided,
     Viewer,
     Waiting,
+    Writes,
 )
 from tests.unit.facts import FULL_ACCESS, REQUEST, event, execution, ledger, view
 from workflows.contract.events import Event, EventType
@@ -112,8 +113,8 @@ class FakeReader:
     async def undecided(self, viewer: Viewer, requests: Iterable[tuple[JobId, RequestId]]) -> Undecided:
         return Undecided(FULL_ACCESS, frozenset(requests))
 
-    async def write_in_doubt(self, workspace: Workspace, job_id: JobId) -> bool:
-        return False
+    async def writes(self, workspace: Workspace, job_id: JobId) -> Writes:
+        return "none"
 
     async def receipts(
         self, viewer: Viewer, *, plugin: PluginName | None, session: str | None, before: int | None, limit: int

@@ -24,4 +24,23 @@ def test_a_retry_that_could_repeat_a_write_is_refused_with_what_to_do(api: FakeA
     api.answers["POST", "/v1/jobs/k-123/retry"] = [problem(409, "effect-unreconciled", detail="It is not known.")]
     code, out, err = command("retry", "k-123")
     assert (code, out) == (1, "")
-    assert "Next: Find out whether its last write took effect" in err
+    assert "Next: Find out what came of it, then: jobgate settle JOB EFFECT" in err
+
+
+def test_what_came_of_a_write_is_sent_as_it_was_said_and_the_next_step_is_the_retry(
+    api: FakeApi, command: Command
+) -> None:
+    told = {"tool": "pay", "state": "failed", "decided_by": ["approver"]}
+    path = "/v1/jobs/k-123/effects/eff_1/settlement"
+    api.answers["POST", path] = [Canned(200, json.dumps(told))]
+    code, out, _ = command("settle", "k-123", "eff_1", "did_not_happen", "--reason", "Not in the shop.")
+    assert code == 0
+    assert "pay  failed, settled by approver" in out
+    assert "jobgate retry k-123" in out
+    [asked] = api.asked
+    assert asked.json == {"answer": "did_not_happen", "reason": "Not in the shop."}
+
+
+def test_a_word_that_is_none_is_not_sent(api: FakeApi, command: Command) -> None:
+    code, _, _ = command("settle", "k-123", "eff_1", "stop")
+    assert (code, api.asked) == (2, [])

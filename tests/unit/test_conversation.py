@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.blobs import BlobMissing, Blobs
-from gateway.conversation import ENTRIES_PER_BLOB, ERASED, Asked, Came, Conversation, Said, Told
+from gateway.conversation import EARLIER, ENTRIES_PER_BLOB, ERASED, Asked, Came, Conversation, Entry, Said, Told
 from workflows.contract.ids import BlobRef, JobId, ToolName, Workspace, sha256_of
 from workflows.contract.job import CallResult
 
@@ -30,6 +30,10 @@ def came(tool: str, outcome: str, result: BlobRef | None) -> Came:
     )
 
 
+async def everything(conversation: Conversation) -> list[Entry]:
+    return await conversation.recent(1_000_000, bytes_of)
+
+
 async def test_every_entry_comes_back_in_order_from_bounded_blobs(blobs: Blobs) -> None:
     head: BlobRef | None = None
     for turn in range(1, 201):
@@ -39,11 +43,39 @@ async def test_every_entry_comes_back_in_order_from_bounded_blobs(blobs: Blobs) 
         conversation = conversation.add(Said(turn=turn, text=f"turn {turn}"))
         assert len(conversation.head.entries) <= ENTRIES_PER_BLOB
         head = await conversation.store(JobId("k-1"))
-    entries = await (await Conversation.load(blobs, DEMO, head)).entries()
+    entries = await everything(await Conversation.load(blobs, DEMO, head))
     said = [entry.turn for entry in entries if isinstance(entry, Said)]
     assert said == list(range(1, 201))
     results = [entry.results[0].result_ref for entry in entries if isinstance(entry, Came)]
     assert results == [ref(f"result {turn}") for turn in range(1, 200)]
+
+
+async def bytes_of(entry: Entry) -> int:
+    return len(entry.text) if isinstance(entry, Said) else 0
+
+
+async def test_a_model_is_shown_what_fits_of_the_newest_and_its_last_turn_whole(blobs: Blobs) -> None:
+    conversation = await Conversation.load(blobs, DEMO, None)
+    for turn in range(1, 101):
+        conversation = conversation.add(Said(turn=turn, text="ten chars."))
+        conversation = await Conversation.load(blobs, DEMO, await conversation.store(JobId("k-1")))
+    for at_most, shown in [(100, 10), (109, 10), (110, 11), (990, 99), (0, 3), (9, 3)]:
+        note, *entries = await conversation.recent(at_most, bytes_of)
+        assert note == Told(text=EARLIER)
+        assert [entry.turn for entry in entries if isinstance(entry, Said)] == list(range(101 - shown, 101))
+    assert len(await conversation.recent(1000, bytes_of)) == 100
+
+
+async def test_what_is_not_shown_is_not_even_read(blobs: Blobs) -> None:
+    conversation = (await Conversation.load(blobs, DEMO, None)).add(*[Said(turn=1, text="x" * 100)] * ENTRIES_PER_BLOB)
+    head = await conversation.store(JobId("k-1"))
+    longer = (await Conversation.load(blobs, DEMO, head)).add(*[Said(turn=2, text="x" * 100)] * 30)
+    assert longer.head.prev == head
+    missing = longer.head.model_copy(update={"prev": ref("nothing is here")})
+    conversation = Conversation(blobs, DEMO, missing)
+    assert len(await conversation.recent(2000, bytes_of)) == 1 + 20
+    with pytest.raises(BlobMissing):
+        await conversation.recent(3000, bytes_of)
 
 
 async def test_the_head_names_the_last_result_of_each_tool_across_blobs(blobs: Blobs) -> None:
@@ -109,7 +141,7 @@ async def test_what_an_erased_job_said_is_gone_and_the_rest_stays(blobs: Blobs, 
     second = await job_of_session(blobs, first[-1], "k-2", turns=60)
     (tmp_path / DEMO / first[-1].replace("sha256:", "")).unlink()
     later = Blobs.open(tmp_path.as_uri())
-    entries = await (await Conversation.load(later, DEMO, second[-1])).entries()
+    entries = await everything(await Conversation.load(later, DEMO, second[-1]))
     assert entries[0] == Told(text=ERASED)
     assert [entry.text for entry in entries if isinstance(entry, Said)] == [f"k-2 {turn}" for turn in range(1, 61)]
 
@@ -123,11 +155,11 @@ async def test_a_job_whose_own_part_is_broken_does_not_go_on(blobs: Blobs, tmp_p
     (tmp_path / DEMO / prev.replace("sha256:", "")).unlink()
     later = Blobs.open(tmp_path.as_uri())
     with pytest.raises(BlobMissing):
-        await (await Conversation.load(later, DEMO, heads[-1])).entries()
+        await everything(await Conversation.load(later, DEMO, heads[-1]))
 
 
 async def test_a_conversation_of_the_first_release_reads_as_it_was(blobs: Blobs) -> None:
     old = b'{"prev":null,"entries":[{"kind":"said","turn":1,"text":"Hi.","text_ref":null,"calls":[]}],"results":{}}'
     conversation = await Conversation.load(blobs, DEMO, BlobRef(await blobs.put(DEMO, old)))
-    assert await conversation.entries() == [Said(turn=1, text="Hi.")]
+    assert await everything(conversation) == [Said(turn=1, text="Hi.")]
     assert conversation.head.job is None

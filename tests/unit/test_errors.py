@@ -30,7 +30,7 @@ STATUS = {
     422: "input-invalid idempotency-key-reused deadline-invalid limit-exceeded",
     429: "too-many-jobs too-many-requests",
     500: "internal",
-    503: "engine-unavailable ledger-unavailable blobs-unavailable admission-unknown",
+    503: "engine-unavailable ledger-unavailable blobs-unavailable admission-unknown stopping",
     504: "http-deadline-exceeded",
 }
 """api.md, read by hand, and the codes of docs/guide.md where it is silent."""

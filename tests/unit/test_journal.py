@@ -10,7 +10,7 @@ from workflows.contract.events import EventType as E
 from workflows.contract.gates import Eligibility
 from workflows.contract.ids import BlobRef, Digest, RequestId, ToolName
 from workflows.contract.job import MEMO_STATE, Event, JobView, OpenRequest, SegmentRef, Status
-from workflows.journal import CLOSED_REQUESTS_KEPT, RUNNING_TAIL_BYTES, Journal
+from workflows.journal import CLOSED_REQUESTS_KEPT, PAGE_BYTES, RECORD_BYTES, RUNNING_TAIL_BYTES, Journal, size_of
 from workflows.policy.transitions import IllegalTransition
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -123,6 +123,49 @@ def test_page_after_a_cursor_with_an_archived_head() -> None:
     assert [event.seq for event in log.after(7, 2)] == [8, 9]
     assert log.after(10, 5) == log.after(99, 5) == log.after(6, 0) == ()
     assert log.emit(E.STEP_STARTED, "Asking.").seq == 11
+
+
+LONG = "語" * 500
+"""A message of 1,500 bytes: texts of people and models are cut by characters."""
+
+
+def test_segment_is_so_many_events_or_as_many_as_have_so_many_bytes() -> None:
+    log = journal()
+    for _ in range(9):
+        log.emit(E.STEP_FINISHED, LONG)
+    assert log.segment(11, 100_000) == ()
+    assert log.segment(4, 100_000) == tuple(log.events[:4])
+    by_size = log.segment(11, 4000)
+    assert by_size == tuple(log.events[:3]), "the first is short"
+    log.archived(SegmentRef(first=1, last=8, ref=BlobRef(Digest("sha256:" + "2" * 64))))
+    assert log.segment(11, 4000) == (), "what is archived does not count any more"
+    assert log.segment(11, 10) == tuple(log.events[:1]), "one event at least, whatever it has"
+
+
+def test_page_holds_no_more_than_the_engine_takes_and_the_next_goes_on() -> None:
+    log = journal()
+    for _ in range(400):
+        log.emit(E.STEP_FINISHED, LONG)
+    seen: list[Event] = []
+    while page := log.after(len(seen), 500):
+        assert sum(map(size_of, page)) <= PAGE_BYTES
+        seen += page
+    assert seen == log.events
+
+
+def test_record_that_would_not_fit_keeps_every_number_and_the_newest_texts() -> None:
+    log = journal()
+    for _ in range(1000):
+        log.emit(E.STEP_FINISHED, LONG, {"turn": 1})
+    whole = log.events
+    record = log.end_record()
+    assert len(record.model_dump_json().encode()) <= RECORD_BYTES + 4096
+    assert [(event.seq, event.type, event.at) for event in record.events] == [(e.seq, e.type, e.at) for e in whole]
+    assert record.events[-100:] == tuple(whole[-100:])
+    assert record.events[1].message == "語" * 59 + "…"
+    log.emit(E.CANCEL_REQUESTED, "Cancel.")
+    log.emit(E.JOB_CANCELED, "Canceled.")
+    assert len(log.memo()[MEMO_STATE].model_dump_json().encode()) <= RECORD_BYTES + 4096
 
 
 def test_closed_requests_stay_until_another_opens_and_open_ones_always() -> None:

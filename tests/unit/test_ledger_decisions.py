@@ -21,7 +21,6 @@ from gateway.ledger.decisions import (
     VoteStands,
     cast_vote,
     close_request,
-    expire_request,
     find_decision,
     list_decisions,
     list_votes,
@@ -45,7 +44,7 @@ def cast(ballot: VoteRow, quorum: int = 1, answer: Any = None) -> Callable[[Conn
 
 
 def expire(conn: Connection) -> DecisionRow | None:
-    return expire_request(conn, DEMO, JOB, REQUEST, action_digest=ACTION, at=AT)
+    return close_request(conn, DEMO, JOB, REQUEST, verdict="expired", action_digest=ACTION, at=AT)
 
 
 def stop(by: str, after: int = 0) -> Callable[[Connection], StopRow | None]:

@@ -1,29 +1,47 @@
 """The envelope and the problems around any route: a small app with routes that misbehave, served in this process."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 
 import httpx2
 import pytest
 import pytest_asyncio
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from opentelemetry.sdk.trace import TracerProvider
+from starlette.requests import ClientDisconnect
+from structlog.testing import capture_logs
 
 from facade.clock import move_clock
 from gateway.envelope import BODY_LIMIT, Envelope
+from gateway.places import PLACE
 from gateway.problems import install_problems
 from gateway.settings import load_settings
 from gateway.telemetry import Telemetry
 from tests.rig.client import problem
+from tests.rig.waiting import wait_until
 from workflows.contract.errors import PROBLEMS, ProblemCode, Refused
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CANARY = "canary-5f0c"
 
 
+class Seat:
+    """A place, and how often it was given back."""
+
+    given_back = 0
+
+    def leave(self) -> None:
+        self.given_back += 1
+
+
+async def seated(request: Request) -> None:
+    request.scope[PLACE] = request.app.state.seat = Seat()
+
+
 def misbehaving(telemetry: Telemetry) -> FastAPI:
-    app = FastAPI(redirect_slashes=False)
+    app = FastAPI(redirect_slashes=False, dependencies=[Depends(seated)])
 
     @app.get("/things")
     async def things(size: int = 1) -> dict[str, int]:
@@ -36,6 +54,10 @@ def misbehaving(telemetry: Telemetry) -> FastAPI:
     @app.get("/crash")
     async def crash() -> None:
         raise ZeroDivisionError(CANARY)
+
+    @app.get("/left")
+    async def left() -> None:
+        raise ClientDisconnect
 
     @app.get("/hang")
     async def hang() -> None:
@@ -56,20 +78,56 @@ def misbehaving(telemetry: Telemetry) -> FastAPI:
     return app
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def http() -> AsyncGenerator[httpx2.AsyncClient]:
+@pytest.fixture
+def served() -> Generator[FastAPI]:
     provider = TracerProvider(shutdown_on_exit=False)
     telemetry = Telemetry(provider=provider, tracer=provider.get_tracer("test"))
-    transport = httpx2.ASGITransport(app=misbehaving(telemetry))
+    yield misbehaving(telemetry)
+    telemetry.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def http(served: FastAPI) -> AsyncGenerator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=served)
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
-    telemetry.close()
 
 
 async def test_a_crash_is_an_internal_problem_that_tells_nothing(http: httpx2.AsyncClient) -> None:
     response = await http.get("/crash")
     assert problem(response) == (500, "internal")
     assert CANARY not in response.text
+
+
+async def test_a_crash_is_logged_and_a_client_who_left_is_none(http: httpx2.AsyncClient) -> None:
+    with capture_logs() as lines:
+        await http.get("/crash")
+    assert [line["event"] for line in lines] == ["a request crashed"]
+    with capture_logs() as lines, pytest.raises(AssertionError):  # nothing is answered, which this client can not take
+        await http.get("/left")
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/things", "/things?size=x", "/crash", "/left", "/hang", "/patient", "/refuse/too-many-requests"]
+)
+async def test_a_place_is_given_back_once_however_a_request_ends(
+    served: FastAPI, http: httpx2.AsyncClient, path: str
+) -> None:
+    with contextlib.suppress(AssertionError):  # of this client, where nothing is answered
+        await http.get(path)
+    assert served.state.seat.given_back == 1
+
+
+async def test_a_place_is_given_back_when_the_server_ends_the_request(
+    served: FastAPI, http: httpx2.AsyncClient
+) -> None:
+    asking = asyncio.create_task(http.get("/patient"))
+    seat = await wait_until(lambda: getattr(served.state, "seat", None))
+    assert seat.given_back == 0
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert seat.given_back == 1
 
 
 @pytest.mark.parametrize("code", ProblemCode)

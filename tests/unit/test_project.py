@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from facade.project import Look, project
-from facade.reader import Ending, LedgerFacts
+from facade.reader import Ending, LedgerFacts, Writes
 from facade.views import JobAnswer
 from tests.unit.facts import (
     FULL_ACCESS,
@@ -109,7 +109,7 @@ def test_a_view_that_has_ended_is_believed_before_the_engine_closed_the_executio
 
 
 def test_a_write_in_doubt_at_the_end_is_unknown_and_needs_a_person() -> None:
-    found = answer(Look(execution(view(), "terminated"), write_in_doubt=True))
+    found = answer(Look(execution(view(), "terminated"), writes="not_known"))
     assert (found.executed, found.recovery) == ("unknown", "needs_person")
 
 
@@ -212,16 +212,22 @@ def test_every_failure_has_advice(code: FailureCode) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.CANCELED, Status.FAILED])
-@pytest.mark.parametrize(("steps", "code"), [(3, "ask_operator"), (1, None)])
-def test_nobody_is_told_to_run_a_job_again_whose_last_write_is_in_doubt(
-    status: Status, steps: int, code: str | None
+@pytest.mark.parametrize(
+    ("writes", "steps", "executed"),
+    [("not_known", 3, "unknown"), ("known", 3, "yes"), ("none", 3, "yes"), ("none", 1, "unknown")],
+)
+@pytest.mark.parametrize("code", [FailureCode.DEADLINE_EXCEEDED, FailureCode.EFFECT_UNKNOWN])
+def test_nobody_is_told_to_run_a_job_again_while_the_ledger_does_not_know_what_came_of_a_write(
+    status: Status, writes: Writes, steps: int, executed: str, code: FailureCode
 ) -> None:
     """The first step asks the model: nobody has to find out anything about it."""
-    over = view(status, executed="unknown", usage=Usage(steps=steps))
-    failed = over.model_copy(update={"failure": Failure(code=FailureCode.DEADLINE_EXCEEDED, message="No.")})
-    found = answer(Look(execution(failed, "failed" if status is Status.FAILED else "canceled")))
-    assert (found.next_action.code == "ask_operator") is (code is not None)
-    assert ("Find out" in found.next_action.message) is (code is not None)
+    failure = Failure(code=code, message="No.")
+    over = view(status, executed="unknown", usage=Usage(steps=steps), recovery="needs_person", failure=failure)
+    found = answer(Look(execution(over, "failed" if status is Status.FAILED else "canceled"), writes=writes))
+    in_doubt = writes == "not_known"
+    assert (found.next_action.code == "ask_operator") is in_doubt
+    assert ("Find out" in found.next_action.message) is in_doubt
+    assert (found.executed, found.recovery) == (executed, "needs_person" if executed == "unknown" else "none")
 
 
 def test_a_held_job_says_that_an_operator_must_open_the_gate() -> None:

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from pydantic import TypeAdapter
 
+import facade.watch
 from facade.cursors import START, Cursor
 from facade.reader import Access
 from facade.sight import ALL_PAUSE_S, Breaker, Sight
@@ -149,6 +150,30 @@ async def test_a_reader_from_the_start_joins_one_from_the_end(opened: Open) -> N
     window = opened(reader)
     async with window.watched(APP, JOB, Cursor(700)), window.watched(APP, JOB, START) as watch:
         assert [one.seq for one in watch.after(START, 1000)] == list(range(1, 701))
+
+
+@pytest.mark.parametrize("start", [1200, 0])
+async def test_a_log_too_long_for_memory_is_read_by_pages(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    """Whether somebody who reads the newest events was there first or not, and however long the log becomes."""
+    monkeypatch.setattr(facade.watch, "KEPT", 600)
+    reader = FakeReader(1200)
+    window = opened(reader)
+    async with window.watched(APP, JOB, Cursor(start)) as watch, window.watched(APP, JOB, START):
+        seen: list[int | None] = []
+        while len(seen) < 1900:
+            if len(seen) == 1000:
+                await reader.emit(700)
+            events = await watch.read(Cursor(len(seen)))
+            seen += [one.seq for one in events]
+            if not events:
+                await asyncio.wait({watch.changed}, timeout=5)
+            assert len(watch.after(START, 5000)) == 0, "the log in memory stays short"
+        assert seen == list(range(1, 1901))
+        assert not watch.over(Cursor(1900))
+        await reader.emit(ending="completed", status=Status.SUCCEEDED)
+        assert ids(await stream(window)) == [str(seq) for seq in range(1, 1902)]
 
 
 async def test_archived_events_are_read_from_their_segment(opened: Open) -> None:

@@ -82,8 +82,8 @@ class Hands:
     """What is known of an effect each time it is asked for; then that nobody knows."""
     publishing: list[Fault] = field(default_factory=list[Fault])
     """How publishing the result fails, before it does not."""
-    authorities: list[AuthorityOutput] = field(default_factory=list[AuthorityOutput])
-    """What the ledger says each time the job looks; then that it may go on."""
+    authorities: list[AuthorityOutput | asyncio.Event] = field(default_factory=list[AuthorityOutput | asyncio.Event])
+    """What the ledger says each time the job looks, or until when it says nothing; then that the job may go on."""
     forever: Callable[[int], ModelOutput] | None = None
     ran: list[str] = field(default_factory=list[str])
     asked_model: list[ModelInput] = field(default_factory=list[ModelInput])
@@ -102,9 +102,10 @@ class Hands:
         return script.pop(0) if script else done()
 
     def rule(self, asked: DecisionInput) -> Ruling:
-        self.ran.append(f"read_decision {asked.request_id}{' close' if asked.close else ''}")
+        how = " close" if asked.close else " void" if asked.void else ""
+        self.ran.append(f"read_decision {asked.request_id}{how}")
         standing = self.ledger.get(asked.request_id, Ruling(verdict=None))
-        if standing.verdict is None and asked.close:
+        if standing.verdict is None and (asked.close or asked.void):
             standing = self.ledger[asked.request_id] = Ruling(verdict="expired", action_digest=asked.action_digest)
         return standing
 
@@ -155,7 +156,11 @@ class Stubs:
     async def read_authority(self) -> AuthorityOutput:
         hands = self._mine()
         hands.ran.append("read_authority")
-        return hands.authorities.pop(0) if hands.authorities else AuthorityOutput(revoked=False)
+        told = hands.authorities.pop(0) if hands.authorities else AuthorityOutput(revoked=False)
+        if isinstance(told, asyncio.Event):
+            await told.wait()
+            return AuthorityOutput(revoked=False)
+        return told
 
     @activity.defn(name=Activity.RECONCILE)
     async def reconcile(self, asked: ReconcileInput) -> ReconcileOutput:

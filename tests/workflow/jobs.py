@@ -15,12 +15,13 @@ from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
+from gateway.records import recorded_of
 from tests.rig.waiting import wait_until
 from tests.workflow.hands import Hands, Stubs
 from workflows.contract.events import Event, EventType
 from workflows.contract.gates import EligibilityFacts
 from workflows.contract.ids import Digest, JobId, PluginName, PrincipalId, RequestId, ToolName, Workspace, sha256_of
-from workflows.contract.job import MEMO_START, MEMO_STATE, EndRecord, JobStart, JobView, Limits, PluginRef, ToolRow
+from workflows.contract.job import MEMO_START, EndRecord, JobStart, JobView, Limits, PluginRef, ToolRow
 from workflows.contract.steps import VIEW_QUERY, WORKFLOW_TYPE, DecisionHint, Hint, Ruling, ViewInput, ViewOutput
 from workflows.job import JobWorkflow
 from workflows.opening import memo_of, queued_view
@@ -160,7 +161,7 @@ class Job:
         """What readers without a worker see; before the first task that is the opening."""
         described = await self.handle.describe()
         opening = EndRecord(view=queued_view(memo_of(self.start)))
-        return await described.memo_value(MEMO_STATE, opening, type_hint=EndRecord)
+        return recorded_of(described.raw_description.workflow_execution_info.memo) or opening
 
     async def runs(self) -> list[str]:
         """The run ids of the job, first to last."""

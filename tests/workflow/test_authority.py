@@ -15,13 +15,13 @@ END = ["authority.revoked authority_revoked", "job.failed authority_revoked"]
 
 async def test_a_waiting_job_ends_with_its_authority_and_its_request_is_void(jobs: Jobs) -> None:
     job = await jobs.start(Hands(model=[turn(1, REFUND)], authorities=[GONE]))
-    await job.pending(1)
+    [request] = await job.pending(1)
     await job.handle.signal("authority")
     ended = await job.end()
     assert ended.story[-3:] == [END[0], "request.voided r1", END[1]]
     assert ended.record.view.failure is not None
     assert ended.record.view.failure.message == GONE.reason
-    assert job.hands.ran == ["model 1.1", "read_authority"]
+    assert job.hands.ran == ["model 1.1", "read_authority", f"read_decision {request} void"]
 
 
 async def test_a_hint_that_the_ledger_does_not_bear_out_changes_nothing(jobs: Jobs) -> None:

@@ -6,7 +6,10 @@ from temporalio.client import WorkflowExecutionStatus
 from tests.workflow.hands import Fault, Hands, Held, call, done, final, turn
 from tests.workflow.jobs import Jobs
 from workflows.contract.errors import StepCode
+from workflows.contract.ids import Digest, PrincipalId
+from workflows.contract.steps import Ruling
 
+ANN = PrincipalId("ann")
 READ = call(0, "invoices.get")
 WRITE = call(0, "refunds.create", "write")
 OPENING = ["job.queued", "job.started", "step.started turn 1"]
@@ -68,6 +71,19 @@ async def test_cancel_while_waiting_for_people_voids_the_requests(jobs: Jobs) ->
     assert job.hands.asked_tool == []
 
 
+async def test_what_was_decided_before_a_job_ends_is_in_its_log_even_without_a_hint(jobs: Jobs) -> None:
+    asks = [call(n, "notes.put", "idempotent_write", ask=True) for n in range(2)]
+    job = await jobs.start(Hands(model=[turn(1, *asks), final(2)]))
+    first, second = await job.pending(2)
+    for request, action in ((first, asks[0].action_digest), (second, "of another call")):
+        job.hands.ledger[request] = Ruling(verdict="approve", action_digest=Digest(action), decided_by=(ANN,))
+    await job.handle.cancel()
+    ended = await job.end()
+    assert ended.story[6:] == ["request.decided r1 approve", "cancel.requested", "request.voided r2", "job.canceled"]
+    assert [request.state for request in ended.view.requests] == ["approved", "voided"]
+    assert job.hands.asked_tool == []
+
+
 async def test_cancel_during_a_write_awaits_its_word(jobs: Jobs) -> None:
     writing = Held(done("Refunded."))
     calls = [WRITE, call(1, "refunds.create", "write")]
@@ -101,6 +117,41 @@ async def test_cancel_during_a_write_that_is_lost_says_unknown(jobs: Jobs) -> No
     ended = await job.end()
     assert ended.story[5:] == ["cancel.requested", "effect.unknown refunds.create #0", "job.canceled"]
     assert ended.view.executed == "unknown"
+
+
+@pytest.mark.parametrize("code", [StepCode.UNAVAILABLE, StepCode.RATE_LIMITED, StepCode.LOST])
+async def test_cancel_during_an_idempotent_write_that_is_lost_says_unknown_and_tries_no_more(
+    jobs: Jobs, code: StepCode
+) -> None:
+    writing, put = Held(Fault(code)), call(0, "notes.put", "idempotent_write")
+    job = await jobs.start(Hands(model=[turn(1, put), final(2)], tools={"notes.put": [writing]}))
+    await writing.entered.wait()
+    await job.handle.cancel()
+    await job.until("cancel.requested")
+    writing.go.set()
+    ended = await job.end()
+    assert ended.story[5:] == ["cancel.requested", "effect.unknown notes.put #0", "job.canceled"]
+    assert ended.view.executed == "unknown"
+    assert job.hands.ran == ["model 1.1", "notes.put 1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(StepCode.LOST, ["effect.unknown refunds.create #0"]), (StepCode.CONNECT_REFUSED, [])]
+)
+async def test_cancel_during_a_write_that_could_be_tried_again_tries_no_more(
+    jobs: Jobs, code: StepCode, told: list[str]
+) -> None:
+    """What surely left nothing is in no doubt."""
+    writing = Held(Fault(code))
+    job = await jobs.start(Hands(model=[turn(1, WRITE), final(2)], tools={"refunds.create": [writing]}))
+    await writing.entered.wait()
+    await job.handle.cancel()
+    await job.until("cancel.requested")
+    writing.go.set()
+    ended = await job.end()
+    assert ended.story[5:] == ["cancel.requested", *told, "job.canceled"]
+    assert ended.view.executed == ("unknown" if told else "yes")
+    assert job.hands.ran == ["model 1.1", "refunds.create 1"]
 
 
 async def test_cancel_in_a_write_back_off_sends_no_further_attempt(jobs: Jobs) -> None:

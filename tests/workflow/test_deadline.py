@@ -68,7 +68,7 @@ async def test_deadline_passes_in_a_hung_write_and_its_effect_is_unknown(jobs: J
 
 async def test_deadline_passes_in_a_human_wait(skipping_jobs: Jobs) -> None:
     job = await skipping_jobs.start(Hands(model=[turn(1, call(0, "refunds.create", "write", ask=True))]), ends_in=600)
-    await job.pending(1)
+    [request] = await job.pending(1)
     ended = await job.end()
     assert ended.story[4:] == [
         "request.opened r1 approval refunds.create",
@@ -76,7 +76,7 @@ async def test_deadline_passes_in_a_human_wait(skipping_jobs: Jobs) -> None:
         "job.failed deadline_exceeded",
     ]
     assert_kept(job, ended, 1)
-    assert job.hands.ran == ["model 1.1"]
+    assert job.hands.ran == ["model 1.1", f"read_decision {request} void"]
 
 
 async def test_back_off_that_would_pass_the_deadline_is_not_begun(skipping_jobs: Jobs) -> None:

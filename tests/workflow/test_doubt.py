@@ -5,7 +5,7 @@ Each as the whole log and as the list of what ran.
 
 import pytest
 
-from tests.workflow.hands import Fault, Hands, blob, call, final, turn
+from tests.workflow.hands import Fault, Hands, Held, Reply, blob, call, done, final, turn
 from tests.workflow.jobs import Job, Jobs
 from workflows.contract.errors import StepCode
 from workflows.contract.steps import ReconcileOutput, ToolOutput
@@ -127,6 +127,24 @@ async def test_cancel_voids_the_question_and_leaves_the_effect_unknown(jobs: Job
     assert ended.view.executed == "unknown"
 
 
+@pytest.mark.parametrize(("answer", "executed"), [("stop", "unknown"), ("happened", "yes")])
+async def test_a_call_that_ends_meanwhile_does_not_hide_that_an_effect_is_not_known(
+    jobs: Jobs, answer: str, executed: str
+) -> None:
+    reading = Held(done())
+    tools: dict[str, list[Reply]] = {"refunds.create": [UNKNOWN], "invoices.get": [reading]}
+    job = await jobs.start(Hands(model=[turn(1, REFUND, call(1, "invoices.get")), final(2)], tools=tools))
+    [request] = await job.pending(1)
+    reading.go.set()
+    await job.until("tool.finished invoices.get #1 ok")
+    view = (await job.look()).view
+    assert (view.status, view.executed, view.recovery) == ("waiting_for_human", "unknown", "needs_person")
+    if answer != "stop":
+        job.hands.effects.append(ReconcileOutput(outcome="happened"))
+    await job.decide(request, "settle", answer=answer)
+    assert (await job.end()).view.executed == executed
+
+
 async def test_the_deadline_ends_the_wait_for_a_person(skipping_jobs: Jobs) -> None:
     job = await in_doubt(skipping_jobs, ends_in=600)
     ended = await job.end()
@@ -163,6 +181,21 @@ async def test_an_idempotent_write_out_of_attempts_leaves_its_effect_unknown(
     hands = Hands(model=[turn(1, put)], tools={"notes.put": [*lost, Fault(last)]})
     ended = await (await skipping_jobs.start(hands)).end()
     assert ended.story[-2:] == ["effect.unknown notes.put #0", "job.failed tool_failed"]
+    assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
+
+
+async def test_a_write_that_fails_while_its_job_does_is_not_said_to_be_tried_again(jobs: Jobs) -> None:
+    writing, reading = Held(Fault(StepCode.UNAVAILABLE)), Held(Fault(StepCode.REJECTED))
+    put, read = call(0, "notes.put", "idempotent_write"), call(1, "invoices.get")
+    tools: dict[str, list[Reply]] = {"notes.put": [writing], "invoices.get": [reading]}
+    asks = call(2, "refunds.create", "write", ask=True)
+    job = await jobs.start(Hands(model=[turn(1, put, read, asks)], tools=tools))
+    await writing.entered.wait()
+    reading.go.set()
+    await job.until("request.voided r1")
+    writing.go.set()
+    ended = await job.end()
+    assert ended.story[-3:] == ["request.voided r1", "effect.unknown notes.put #0", "job.failed tool_failed"]
     assert (ended.view.executed, ended.view.recovery) == ("unknown", "needs_person")
 
 

@@ -1,11 +1,16 @@
 """A job that continues in a new run is the same job: numbering, usage, requests, hints and memo go on."""
 
+import asyncio
+
 import pytest
 
 import workflows.loop
+import workflows.people
 from tests.workflow.hands import Hands, call, final, turn
 from tests.workflow.jobs import CACHED, Jobs
+from tests.workflow.test_authority import END, GONE
 from workflows.contract.job import MEMO_START, SEGMENT_EVENTS, MemoStart
+from workflows.journal import size_of
 from workflows.opening import memo_of
 
 READ = call(0, "invoices.get")
@@ -82,6 +87,58 @@ async def test_signals_during_roll_overs_are_each_in_the_log_once(jobs: Jobs) ->
     await job.handle.cancel()
     ended = await job.end()
     assert ended.story.count("decision.refused unknown_signal") == 40
+
+
+async def test_look_at_the_ledger_that_a_roll_over_cuts_off_is_taken_anew(jobs: Jobs) -> None:
+    silent = asyncio.Event()
+    hands = Hands(forever=lambda number: turn(number, READ), authorities=[silent, GONE])
+    job = await jobs.start(hands, roll_over_after=30)
+    await job.handle.signal("authority")
+    ended = await job.end()
+    silent.set()
+    assert [line for line in ended.story if line.startswith(("authority", "job.failed"))] == END
+    assert hands.ran.count("read_authority") == 2
+    assert len(await job.runs()) == 2
+
+
+async def test_turn_of_more_events_than_a_segment_leaves_no_more_than_one_behind(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows.loop, "SEGMENT_EVENTS", 10)
+    wide = [call(n, "invoices.get") for n in range(20)]
+    job = await jobs.start(Hands(model=[turn(1, *wide), turn(2, *wide), final(3)]), roll_over_after=80)
+    ended = await job.end()
+    assert len(await job.runs()) >= 2
+    assert [(s.first, s.last) for s in ended.record.segments] == [(n, n + 9) for n in range(1, 81, 10)]
+    archived = [event for segment in ended.record.segments for event in job.hands.archives[segment.ref]]
+    assert [event.seq for event in archived] == list(range(1, 81))
+    assert len(ended.record.events) < 10 + 4
+
+
+async def test_events_with_long_texts_are_archived_by_their_bytes(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows.loop, "SEGMENT_BYTES", 8000)
+    long = "語" * 500
+    job = await jobs.start(Hands(model=[*(turn(n, READ, say=long) for n in range(1, 11)), final(11)]))
+    ended = await job.end()
+    segments = [job.hands.archives[segment.ref] for segment in ended.record.segments]
+    assert len(segments) == 3
+    assert all(sum(map(size_of, events)) <= 8000 for events in segments)
+    assert [event.seq for events in segments for event in events] == list(range(1, ended.record.segments[-1].last + 1))
+
+
+async def test_job_that_asks_for_ever_carries_the_counts_of_its_last_calls_only(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows.people, "ASKED_KEPT", 3)
+    actions = ["same", "same", "same", "same", "a", "b", "c", "same"]
+    asks = [turn(n, call(0, "refunds.create", "write", ask=True, action=it)) for n, it in enumerate(actions, 1)]
+    job = await jobs.start(Hands(model=[*asks, final(9)]))
+    for number in range(1, 8):
+        [request] = await job.pending(1, newest=f"r{number}")
+        await job.decide(request, "reject")
+    ended = await job.end()
+    assert [line for line in ended.story if line.startswith("tool.refused")] == ["tool.refused refunds.create #0"]
+    assert len([line for line in ended.story if line.startswith("request.opened")]) == 7
 
 
 async def test_full_segment_of_events_is_archived(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ class ProblemCode(StrEnum):
     ENGINE_UNAVAILABLE = "engine-unavailable"
     LEDGER_UNAVAILABLE = "ledger-unavailable"
     BLOBS_UNAVAILABLE = "blobs-unavailable"
+    STOPPING = "stopping"
     HTTP_DEADLINE_EXCEEDED = "http-deadline-exceeded"
     IDEMPOTENCY_KEY_MISSING = "idempotency-key-missing"
     IDEMPOTENCY_KEY_INVALID = "idempotency-key-invalid"
@@ -87,6 +88,7 @@ PROBLEMS: Mapping[ProblemCode, Problem] = MappingProxyType(
         ProblemCode.ENGINE_UNAVAILABLE: Problem(503, "The workflow engine does not answer", retryable=True),
         ProblemCode.LEDGER_UNAVAILABLE: Problem(503, "The ledger does not answer", retryable=True),
         ProblemCode.BLOBS_UNAVAILABLE: Problem(503, "The blob store does not answer", retryable=True),
+        ProblemCode.STOPPING: Problem(503, "This process is being stopped", retryable=True),
         ProblemCode.HTTP_DEADLINE_EXCEEDED: Problem(504, "The request clock ran out", retryable=True),
         ProblemCode.IDEMPOTENCY_KEY_MISSING: Problem(400, "The Idempotency-Key header is missing"),
         ProblemCode.IDEMPOTENCY_KEY_INVALID: Problem(400, "The Idempotency-Key header is not valid"),

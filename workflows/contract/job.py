@@ -189,11 +189,15 @@ class SegmentRef(Carried):
 
 
 class EndRecord(Carried):
-    """What a closed execution keeps so that it reads in full without a worker: the view and the event tail."""
+    """What a closed execution keeps so that it reads in full without a worker: the view and the event tail.
+
+    `requests_apart`: in a memo, the requests of the view have a place of their own, so that they are not written again
+    with every event."""
 
     view: JobView
     segments: tuple[SegmentRef, ...] = ()
     events: tuple[Event, ...] = ()
+    requests_apart: bool = False
 
 
 class LoopState(Carried):
@@ -255,8 +259,8 @@ class JobStart(Carried):
 
 
 DISPATCH_TABLE_BYTES = INLINE_RESULT_BYTES = 32 * 1024
-SEGMENT_EVENTS = 500
-MEMO_START, MEMO_STATE = "job", "state"
+SEGMENT_EVENTS, SEGMENT_BYTES = 500, 256 * 1024
+MEMO_START, MEMO_STATE, MEMO_REQUESTS = "job", "state", "requests"
 
 
 class MemoStart(Carried):

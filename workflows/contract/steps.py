@@ -183,7 +183,9 @@ class DecisionInput(Carried):
     close: bool = False
     expires_at: Timestamp | None = None
     shown: OpenRequest | None = None
-    """With `close`: the request as it was shown, so that the ledger can still tell of it later."""
+    """With `close` or `void`: the request as it was shown, so that the ledger can still tell of it later."""
+    void: bool = False
+    """The job ends; write `voided` unless a decision stands, and return what stands."""
 
 
 class Ruling(Carried):
