@@ -26,7 +26,8 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, to_behind = await asyncio.open_connection("127.0.0.1", self.port)
         try:
-            to_behind.write(await reader.readuntil(b"\r\n\r\n"))
+            asked = await reader.readuntil(b"\r\n\r\n")
+            to_behind.write(asked[:-2].replace(b"Connection: keep-alive\r\n", b"") + b"Connection: close\r\n\r\n")
             head = await behind.readuntil(b"\r\n\r\n")
             buffers = self.deaf or b"\r\nx-accel-buffering: no\r\n" not in head.lower()
             self.held += head

@@ -18,6 +18,8 @@ from tests.rig.waiting import wait_until
 from workflows.contract.ids import JobId, Workspace
 
 BUSY_S = 60.0
+WHERE_IT_WAITED = -3
+"""A job that is canceled while it waits closes its request in one more task and ends in another."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -70,8 +72,7 @@ async def test_a_canceled_job_that_is_reset_is_canceled_again_by_itself(
     first = (await app.cancel(job)).json()
     before = await app.until_ended(job, BUSY_S)
     await note_end(ground, job)
-    # To the last task but the one that ended it: there it waits.
-    await reset(ground, job, 0 if task == 0 else -2, signals=signals)
+    await reset(ground, job, 0 if task == 0 else WHERE_IT_WAITED, signals=signals)
     await app.until_event(job, "job.recovered", BUSY_S)
     view = await app.until_ended(job, BUSY_S)
     assert (view["status"], view["cancel_requested_at"]) == ("canceled", first["cancel_requested_at"])
@@ -97,7 +98,7 @@ async def test_a_cancel_in_temporal_leaves_no_stop_and_a_reset_takes_it_back(gro
     [old] = await app.until_request(job)
     await on_job(ground, job, "workflow", "cancel")
     assert (await app.until_ended(job, BUSY_S))["status"] == "canceled"
-    await reset(ground, job, -2, signals=False)
+    await reset(ground, job, WHERE_IT_WAITED, signals=False)
 
     async def asked() -> str | None:
         pending = [one["request_id"] for one in (await app.status(job))["pending"]]
