@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import structlog
 from opentelemetry.context import Context
@@ -82,7 +82,7 @@ def configure_logging(service: str, level: str = "info", stream: TextIO | None =
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer(serializer=_one_line)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, out)),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)
