@@ -210,7 +210,9 @@ def executed(look: Look, view: JobView) -> Executed:
         failed = view.failure.code if view.failure is not None else None
         return "yes" if failed in (FailureCode.MODEL_FAILED, FailureCode.TOOL_FAILED) else "unknown"
     steps = [pending for pending in execution.pending if pending.progress is not None or pending.activity in STEPS]
-    if any(step.started for step in steps) or view.last_event.type is EventType.ATTEMPT_REPLACED:
+    if view.last_event.type is EventType.ATTEMPT_REPLACED:
+        return "yes"
+    if any(step.started or step.activity != "model" for step in steps):  # what is no model step comes after one
         return "yes"
     return "yes" if newest is not None and not steps else "no"
 

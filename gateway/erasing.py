@@ -101,6 +101,8 @@ class Retention:
                 await self.sweep(datetime.now(UTC))
             except Refused as refused:
                 log.warning("the sweep of old content was put off", code=refused.code)
+            except Exception as error:  # noqa: BLE001 - the next sweep tries again; a silent end would tell nobody
+                log.error("the sweep of old content failed", exc_info=error)
             await asyncio.sleep(self._every_s)
 
     async def sweep(self, now: datetime) -> None:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 Standing = Literal["current", "stale", "stopped", "closed"]
 """An attempt as the engine sees it: only `current` may act."""
 
-STEPS = frozenset({Activity.MODEL, Activity.TOOL})
+TELLING = frozenset({Activity.MODEL, Activity.TOOL, Activity.RECONCILE, Activity.PUBLISH})
 ENDINGS: Mapping[int, Ending] = {
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_COMPLETED: "completed",
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_FAILED: "failed",
@@ -116,7 +116,7 @@ def newest_progress(newest_first: Sequence[HistoryEvent]) -> Progress | None:
     """The progress in the input of the newest scheduled step."""
     for event in newest_first:
         scheduled = event.activity_task_scheduled_event_attributes
-        if scheduled.activity_type.name in STEPS:
+        if scheduled.activity_type.name in TELLING:
             told = decoded(scheduled.input.payloads, dict[str, Any])
             return Progress.model_validate(told["progress"]) if told and "progress" in told else None
     return None
@@ -168,5 +168,5 @@ def decoded(payloads: Sequence[Payload], type_hint: type[T]) -> T | None:
 
 
 def _pending(info: PendingActivityInfo) -> Pending:
-    told = decoded(info.heartbeat_details.payloads, Progress) if info.activity_type.name in STEPS else None
+    told = decoded(info.heartbeat_details.payloads, Progress) if info.activity_type.name in TELLING else None
     return Pending(info.activity_type.name, info.state in _BEGUN or info.HasField("last_started_time"), told)

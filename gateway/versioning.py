@@ -80,6 +80,11 @@ class _Place:
                 why = "the engine does not know this build yet"
             except RPCError as error:
                 why = _reason(error)
+            except Exception as error:  # noqa: BLE001 - tried again; a silent end would leave new jobs to nobody
+                why = "of a fault in Jobgate"
+                if not said:
+                    said = True
+                    log.error("making this build current failed", exc_info=error)
             if not said and loop.time() >= until:
                 said = True
                 log.warning("this build could not be made current yet", build=self._build, reason=why)

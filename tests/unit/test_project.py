@@ -153,6 +153,8 @@ def test_without_a_worker_every_field_but_events_and_source_is_the_live_one() ->
         (Look(execution(view(executed="no"), pending=(step(6),))), "yes"),
         (Look(execution(view(executed="no"), pending=(step(None),))), "yes"),
         (Look(execution(view(executed="no"), pending=(step(None, activity="read_decision"),))), "no"),
+        (Look(execution(view(executed="no"), pending=(step(None, activity="tool", started=False),))), "yes"),
+        (Look(execution(view(executed="no"), pending=(step(6, activity="publish", started=False),))), "yes"),
         (Look(execution(view(executed="no")), progress=progress(6)), "yes"),
         (Look(execution(view(executed="no"), pending=(step(None, started=False),)), progress=progress(6)), "no"),
         (
