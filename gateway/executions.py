@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
 from gateway.histories import Histories
 from gateway.inspections import run_of
-from gateway.records import STEPS
+from gateway.records import TELLING
 from workflows.contract.ids import JobId, Workspace
 
 AT_ONCE = 16
@@ -112,7 +112,7 @@ def told_by(events: Sequence[HistoryEvent]) -> Growth:
         or event.HasField("workflow_execution_timed_out_event_attributes")
         for event in events
     )
-    steps = sum(event.activity_task_scheduled_event_attributes.activity_type.name in STEPS for event in events)
+    steps = sum(event.activity_task_scheduled_event_attributes.activity_type.name in TELLING for event in events)
     return Growth(steps, signals, own_clock=timers and not signals)
 
 

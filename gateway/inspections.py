@@ -16,7 +16,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
-from gateway.records import STEPS, decoded, pinned_build
+from gateway.records import TELLING, decoded, pinned_build
 from gateway.tracing import HEADER
 from workflows.contract.errors import StepCode
 
@@ -126,7 +126,7 @@ def trace_id_of(first: HistoryEvent) -> str | None:
 def _scheduled(run_id: str, event: HistoryEvent) -> RecordedAttempt:
     told = event.activity_task_scheduled_event_attributes
     name = told.activity_type.name
-    given: Mapping[str, Any] = (decoded(told.input.payloads, dict[str, Any]) or {}) if name in STEPS else {}
+    given: Mapping[str, Any] = (decoded(told.input.payloads, dict[str, Any]) or {}) if name in TELLING else {}
     return RecordedAttempt(
         run_id=run_id,
         activity=name,
