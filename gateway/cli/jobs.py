@@ -16,6 +16,10 @@ from gateway.cli.options import DataDir, JobArgument, JsonOutput, Verbose, enter
 from gateway.cli.render import Voice
 from gateway.cli.watching import follow, live_line, show_event, to_the_end
 
+JobClock = Annotated[
+    int | None, typer.Option("--timeout", metavar="SECONDS", help="The job clock; default: the longest allowed.")
+]
+
 ATTEMPTS = 3
 """A submission without an answer is sent again with its own key; the key makes that safe."""
 
@@ -30,9 +34,7 @@ def submit(
     mode: Annotated[
         Literal["live", "dry_run"], typer.Option("--mode", help="dry_run plans and runs nothing.")
     ] = "live",
-    timeout: Annotated[
-        int | None, typer.Option("--timeout", metavar="SECONDS", help="The job clock; default: the longest allowed.")
-    ] = None,
+    timeout: JobClock = None,
     deadline: Annotated[
         str | None, typer.Option("--deadline", metavar="TIME", help="RFC 3339, instead of --timeout.")
     ] = None,
@@ -172,9 +174,7 @@ def retry(
     release: Annotated[
         Literal["same", "current"], typer.Option("--release", help="The version it ran, or the one released now.")
     ] = "same",
-    timeout: Annotated[
-        int | None, typer.Option("--timeout", metavar="SECONDS", help="The job clock; default: the longest allowed.")
-    ] = None,
+    timeout: JobClock = None,
     data: DataDir = None,
     json_output: JsonOutput = False,
     verbose: Verbose = False,
