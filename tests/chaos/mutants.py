@@ -102,7 +102,8 @@ def stutters() -> None:
     plain: Any = routes.read_cursor
 
     def read_cursor(text: str) -> Any:
-        return max((plain(text) or 0) - 1, 0)
+        cursor = plain(text)
+        return replace(cursor, seq=max((cursor.seq or 0) - 1, 0))
 
     routes.read_cursor = read_cursor
 
