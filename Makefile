@@ -18,7 +18,7 @@ venv: .venv/installed  ## the environment alone, in .venv/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,otlp]'
 	@touch $@
 
-demo: venv  ## the whole story on a throw-away folder, in under a minute
+demo: venv  ## the whole story on a throw-away folder, in a minute or two
 	$(BIN)/jobgate demo $(ARGS)
 
 dev: venv  ## Temporal, a worker and the API on DATA (.jobgate), until Ctrl-C

@@ -8,16 +8,29 @@ from workflows.contract.errors import FailureCode
 from workflows.contract.gates import Eligibility
 from workflows.contract.job import JobView, Mode, OpenRequest, RequestKind, Status
 
+NOTHING_TWICE = "What took effect is not repeated by itself."
 AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
     {
-        FailureCode.DEADLINE_EXCEEDED: ("retry", "Submit it again under a new key with more time."),
-        FailureCode.BUDGET_EXCEEDED: ("retry", "Submit it again under a new key with a larger budget."),
+        FailureCode.DEADLINE_EXCEEDED: (
+            "retry",
+            f"Retry it with more time. {NOTHING_TWICE}",
+        ),
+        FailureCode.BUDGET_EXCEEDED: (
+            "change_input",
+            "Submit it with a larger budget under a new key; that job will not know what this one has done.",
+        ),
         FailureCode.AUTHORITY_REVOKED: ("ask_operator", "An operator must give the authority back first."),
-        FailureCode.MODEL_FAILED: ("retry", "The model did not answer. Submit it again under a new key later."),
-        FailureCode.TOOL_FAILED: ("retry", "A tool did not answer. Submit it again under a new key later."),
+        FailureCode.MODEL_FAILED: (
+            "retry",
+            f"The model did not answer. Retry it later. {NOTHING_TWICE}",
+        ),
+        FailureCode.TOOL_FAILED: (
+            "retry",
+            f"A call did not succeed. Retry it once its reason is gone. {NOTHING_TWICE}",
+        ),
         FailureCode.EFFECT_UNKNOWN: (
             "retry",
-            "It is known by now what came of its last write: retry it. What took effect is not repeated by itself.",
+            f"It is known by now what came of its last write: retry it. {NOTHING_TWICE}",
         ),
         FailureCode.INPUT_REJECTED: ("change_input", "This job can not run as it was submitted."),
         FailureCode.RESULT_TOO_LARGE: ("change_input", "Ask for less: the result is too large to keep."),
@@ -27,7 +40,7 @@ AFTER_FAILURE: Mapping[FailureCode, tuple[NextCode, str]] = MappingProxyType(
             "An operator must bring back the version that fits this job.",
         ),
         FailureCode.CANARY_INCONCLUSIVE: ("ask_operator", "An operator must look at the canary run."),
-        FailureCode.ENDED_BY_OPERATOR: ("ask_operator", "Ask the operator why; submit it again under a new key."),
+        FailureCode.ENDED_BY_OPERATOR: ("ask_operator", "Ask the operator why, then retry it."),
         FailureCode.INTERNAL: ("ask_operator", "Tell the operator the job's id."),
     }
 )
@@ -60,7 +73,7 @@ def _advice(
     if status is Status.SUCCEEDED:
         return "none", "Nothing is left to do."
     if status is Status.CANCELED:
-        return "none", "Canceled. Submit it under a new key to run it after all."
+        return "none", f"Canceled. Retry it to run it after all. {NOTHING_TWICE}"
     if status is Status.FAILED:
         return AFTER_FAILURE[view.failure.code if view.failure is not None else FailureCode.INTERNAL]
     if status is Status.CANCELING:

@@ -50,6 +50,7 @@ class ProblemAnswer(BaseModel):
     next_gate: Phase | None = None
     not_yet: str | None = None
     missing: list[str] | None = None
+    groups: list[str] | None = None
     receipt: dict[str, JsonValue] | None = None
     record: dict[str, JsonValue] | None = None
     limit: str | None = None

@@ -33,7 +33,8 @@ from workflows.contract.job import (
 
 NextCode = Literal["wait", "decide", "none", "retry", "change_input", "ask_operator"]
 """`next_action.code`: wait = read again later; decide = a person must act on `pending`; none = nothing is left to do;
-retry = submit it again under a new key; change_input = submit something else; ask_operator = only an operator can help.
+retry = run it once more by POST .../retry; change_input = submit something else; ask_operator = only an operator can
+help.
 """
 
 Source = Literal["live", "recorded"]

@@ -141,7 +141,9 @@ async def admitted_to_decide(window: Window, caller: Caller, job_id: JobId) -> L
 def check_decider(caller: Caller, ledger: LedgerFacts, groups: Collection[str]) -> None:
     """Raises Refused: NOT_AN_APPROVER, SELF_APPROVAL."""
     if groups and caller.groups.isdisjoint(groups):
-        raise Refused(ProblemCode.NOT_AN_APPROVER, "Deciding this needs one of the groups that its policy names.")
+        named = ", ".join(sorted(groups))
+        detail = f"Deciding this needs one of the groups that its policy names: {named}."
+        raise Refused(ProblemCode.NOT_AN_APPROVER, detail, groups=sorted(groups))
     receipt = ledger.receipt
     assert receipt is not None
     if is_own_job(caller.principal, receipt.principal, ledger.submitted_by, receipt.initiator):

@@ -234,7 +234,7 @@ class _Dev:
                 replace = f"jobgate {child.name} --data {shlex.quote(str(self.settings.data))}"
                 self.voice.warn(
                     f"{child.name} (pid {child.pid}) ended ({end.result()}), the rest keeps running: "
-                    f"see {child.log}; start another with `{replace}`"
+                    f"see {child.log}; start another with `{replace}`, with the same secrets in its environment"
                 )
 
     async def _stop_all(self) -> None:

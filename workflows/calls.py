@@ -164,7 +164,9 @@ class Calls:
 
         def replaced(attempt: int, failure: StepError, delay: float) -> None:
             lost.append(failure)
-            self.replace_attempt(f"Calling {call.tool}", step, attempt, failure, delay, tool=call.tool)
+            again = call.effect != "write" or failure.step_code not in MAY_HAVE_LEFT
+            then = "follows" if again else "sends nothing and finds out what is known of it"
+            self.replace_attempt(f"Calling {call.tool}", step, attempt, failure, delay, then, tool=call.tool)
 
         try:
             try:
@@ -248,13 +250,13 @@ class Calls:
         return CallResult(call=call.call, tool=call.tool, outcome="refused", note=reason)
 
     def replace_attempt(
-        self, what: str, step: int, attempt: int, failure: StepError, delay: float, **more: Any
+        self, what: str, step: int, attempt: int, failure: StepError, delay: float, then: str = "follows", **more: Any
     ) -> None:
-        """The event between two attempts at one step."""
+        """The event between two attempts at one step; `then`: what the next one does."""
         self._journal.amend(executed=self._journal.executed())
         self._journal.emit(
             E.ATTEMPT_REPLACED,
-            f"{what} did not succeed: {failure.detail} Attempt {attempt} follows in {delay:g} s.",
+            f"{what} did not succeed: {failure.detail} Attempt {attempt} {then} in {delay:g} s.",
             {"step": step, "attempt": attempt, "reason": failure.step_code, "retry_in_s": delay, **more},
         )
 

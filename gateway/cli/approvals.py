@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gateway.cli import render
-from gateway.cli.client import Json, job_path, segment
+from gateway.cli.client import Json, Rejected, job_path, segment
 from gateway.cli.options import DataDir, JobArgument, JsonOutput, Verbose, enter
 from gateway.cli.render import Voice
 
@@ -127,9 +127,17 @@ def settle(
     """
     voice, gateway = enter("approver", data, json_output, verbose, group or ())
     path = f"{job_path(job)}/effects/{segment(effect)}/settlement"
-    reply = gateway.post(path, {"answer": answer, "reason": reason})
+    word = {"answer": answer, "reason": reason}
+    try:
+        reply = gateway.post(path, word)
+    except Rejected as refused:
+        if not (gateway.signs_itself and refused.code == "not-an-approver") or group:
+            raise
+        gateway.join(refused.reply.json["groups"])
+        reply = gateway.post(path, word)
     voice.document(reply.text)
-    voice.say(f"{reply.json['tool']}  {reply.json['state']}, settled by {', '.join(reply.json['decided_by'])}", "bold")
+    came = "took effect" if reply.json["answer"] == "happened" else "did not take effect"
+    voice.say(f"{reply.json['tool']} {came}, says {', '.join(reply.json['decided_by'])}", "bold")
     voice.say(f"jobgate retry {job}", "dim")
     return 0
 

@@ -147,7 +147,7 @@ def list_jobs(
         ],
     )
     if page.get("has_more"):
-        voice.say(f"More: jobgate list --after {page['next_cursor']}", "dim")
+        voice.say(f"More: the same with --after {page['next_cursor']}", "dim")
     return 0
 
 

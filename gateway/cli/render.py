@@ -34,7 +34,9 @@ NEXT: Mapping[str, str] = MappingProxyType(
     {
         "unauthenticated": 'Set JOBGATE_TOKEN; in development: export JOBGATE_TOKEN="$(jobgate token PRINCIPAL)".',
         "not-permitted": "Use a token of somebody who may, or ask an operator for the grant.",
-        "not-found": "Check the name: `jobgate list` has jobs, `jobgate grant list` grants, `jobgate audit` the rest.",
+        "not-found": "Check the name: `jobgate list` has jobs, `jobgate requests` requests, `jobgate inspect JOB` "
+        "effects, `jobgate grant list` grants, `jobgate audit` the rest.",
+        "not-live-approved": CLIMB,
         "plugin-unknown": "Publish it first: jobgate plugin publish DIR.",
         "phase_blocked_noop": CLIMB,
         "awaiting_promotion": HELD,
@@ -53,7 +55,7 @@ NEXT: Mapping[str, str] = MappingProxyType(
         "action-digest-mismatch": "Leave --digest out: `decide` then shows the present action and decides that.",
         "version-exists": "Raise `version` in plugin.yaml: a published version never changes.",
         "release-conflict": "Look at what is current, then repeat with --expect VERSION.",
-        "job-expired": "Its record has passed the retention; the receipt is all that is left.",
+        "job-expired": "Its record or its content is gone; the receipt is all that is left.",
     }
 )
 
@@ -158,7 +160,7 @@ class Voice:
 
 
 def _advice(document: Json) -> str | None:
-    for name in ("blocker", "code"):
+    for name in ("code", "blocker"):
         if (advice := NEXT.get(str(document.get(name)))) is not None:
             return advice
     if document.get("retryable"):
@@ -237,6 +239,8 @@ def outcome(voice: Voice, job: Json) -> None:
     if job.get("result") is not None:
         voice.say("  result")
         voice.say(pretty(job["result"], "    "))
+    for artifact in job.get("artifacts") or ():
+        voice.say(f"  artifact  {artifact['name']}, {artifact['bytes']} bytes: GET {artifact['url']}")
 
 
 def pending(voice: Voice, job: str, request: Json) -> None:

@@ -17,6 +17,7 @@ from workflows.contract.events import TERMINAL_EVENTS
 
 RESUME_WITHIN_S = 120.0
 """How long an API that was there may stay away: long enough for somebody to start another."""
+SAID_AFTER_S = 3.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
 
@@ -59,6 +60,7 @@ def follow(gateway: Gateway, voice: Voice, job: str) -> Iterator[Json]:
     path = f"{job_path(job)}/events"
     cursor: str | None = None
     lost_at: float | None = None
+    said_at: float | None = None
     connected = False
     pause = FIRST_PAUSE_S
     while True:
@@ -74,8 +76,12 @@ def follow(gateway: Gateway, voice: Voice, job: str) -> Iterator[Json]:
             if not connected or (isinstance(error, Rejected) and not error.retryable):
                 raise
             lost_at = lost_at or time.monotonic()
-            if time.monotonic() - lost_at > RESUME_WITHIN_S:
+            away_s = time.monotonic() - lost_at
+            if away_s > RESUME_WITHIN_S:
                 raise
+            if said_at != lost_at and away_s > SAID_AFTER_S:
+                said_at = lost_at
+                voice.note(f"Jobgate does not answer; trying again for {RESUME_WITHIN_S:.0f} s. The job goes on.")
             voice.detail(f"the stream was lost, resuming behind event {cursor}")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -30,12 +30,12 @@ def test_a_retry_that_could_repeat_a_write_is_refused_with_what_to_do(api: FakeA
 def test_what_came_of_a_write_is_sent_as_it_was_said_and_the_next_step_is_the_retry(
     api: FakeApi, command: Command
 ) -> None:
-    told = {"tool": "pay", "state": "failed", "decided_by": ["approver"]}
+    told = {"tool": "pay", "state": "failed", "answer": "did_not_happen", "decided_by": ["approver"]}
     path = "/v1/jobs/k-123/effects/eff_1/settlement"
     api.answers["POST", path] = [Canned(200, json.dumps(told))]
     code, out, _ = command("settle", "k-123", "eff_1", "did_not_happen", "--reason", "Not in the shop.")
     assert code == 0
-    assert "pay  failed, settled by approver" in out
+    assert "pay did not take effect, says approver" in out
     assert "jobgate retry k-123" in out
     [asked] = api.asked
     assert asked.json == {"answer": "did_not_happen", "reason": "Not in the shop."}

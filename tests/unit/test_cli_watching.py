@@ -211,12 +211,18 @@ def test_in_development_each_command_calls_as_the_fitting_principal(
     }
     answer(api, "GET", path, {**asked, "expires_at": "never", "policy": {"groups": ["finance"]}})
     answer(api, "POST", f"{path}/decision", {"request_id": "r1-abc", "state": "approved"})
+    settled = {"tool": "t", "answer": "happened", "state": "reconciled", "decided_by": ["approver"]}
+    api.answers["POST", "/v1/jobs/k-1/effects/eff_1/settlement"] = [
+        problem(403, "not-an-approver", groups=["finance"]),
+        Canned(200, json.dumps(settled)),
+    ]
     here = ("--data", str(dev_folder))
     command("show", "k-1", *here)
     command("plugin", "versions", "p", *here)
     command("decide", "k-1", "r1-abc", "approve", *here)
+    assert command("settle", "k-1", "eff_1", "happened", *here)[0] == 0
     callers = [verified(dev_folder, request.headers["Authorization"]) for request in api.asked]
-    assert callers == [("app", []), ("operator", []), ("approver", []), ("approver", ["finance"])]
+    assert callers == [("app", []), ("operator", []), *[("approver", []), ("approver", ["finance"])] * 2]
 
 
 def test_a_development_token_never_goes_to_another_address(
