@@ -14,7 +14,7 @@ from temporalio import activity
 
 from gateway.blobs import Blobs
 from gateway.calls.attempts import Attempt, current_attempt
-from gateway.calls.standing import NO_RECEIPT, Denied, examine
+from gateway.calls.standing import NO_RECEIPT, RETRIED, Denied, examine, retried
 from gateway.deciders import may_still_decide
 from gateway.ledger.authorities import find_authority, mark_open
 from gateway.ledger.decisions import DecisionRow, close_request, find_decision, list_votes
@@ -110,6 +110,8 @@ class LedgerActivities:
             closed = authority is not None and authority.ended_at is not None
             if isinstance(standing, Denied) and standing.code is StepCode.AUTHORITY_REVOKED:
                 return AuthorityOutput(revoked=True, reason=standing.reason), closed
+            if not isinstance(standing, Denied) and retried(conn, standing.receipt):
+                return AuthorityOutput(revoked=True, reason=RETRIED.reason), closed
             return AuthorityOutput(revoked=False), closed
 
         ruling, closed = await self._ledger.read(look)

@@ -116,14 +116,23 @@ class DecisionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Who had a part in a job: on whose authority it ran, who submitted it, who caused it."""
+
+    principal: PrincipalId
+    submitted_by: PrincipalId | None
+    initiator: Initiator | None
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerFacts:
     """One ledger read of one job: its receipt (None: no such job here), the first stop's time, the viewer's access, who
-    submitted it, and when its authority was taken away."""
+    had a part in it and in what it repeats, and when its authority was taken away."""
 
     receipt: ReceiptFacts | None
     stop_at: datetime | None
     access: Access
-    submitted_by: PrincipalId | None = None
+    parts: tuple[Part, ...] = ()
     revoked_at: datetime | None = None
 
 

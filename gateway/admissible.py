@@ -73,6 +73,7 @@ def row_of(start: JobStart, asked: JobRequest) -> NewReceipt:
         mode=start.mode,
         session=start.session,
         retry_of=start.retry_of,
+        line=asked.line,
         receipt=receipt_bytes(start.job_id, memo_of(start)),
         job_input=json.dumps(asked.input, separators=(",", ":"), ensure_ascii=False).encode(),
         start_input=start.model_dump_json().encode(),

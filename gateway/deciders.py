@@ -5,10 +5,12 @@ person and no way around this.
 """
 
 import unicodedata
+from collections.abc import Iterable
 from datetime import datetime
 
 from sqlalchemy import Connection
 
+from facade.reader import Part
 from gateway.authority import granted_throughout
 from gateway.ledger.grants import grants_ever_of
 from gateway.scopes import Action
@@ -23,6 +25,11 @@ def may_still_decide(
     brought back by another one."""
     grants = grants_ever_of(conn, workspace, principal)
     return granted_throughout(grants, Action.JOBS_DECIDE, plugin, since, now)
+
+
+def has_part(caller: PrincipalId, parts: Iterable[Part]) -> bool:
+    """Whether any of these jobs, the one and those of its line, is the caller's own."""
+    return any(is_own_job(caller, part.principal, part.submitted_by, part.initiator) for part in parts)
 
 
 def is_own_job(

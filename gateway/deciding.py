@@ -19,7 +19,7 @@ from facade.reader import DecisionFacts, LedgerFacts
 from facade.requests import Found, find_request, state_of_request
 from facade.watch import Watch
 from facade.window import Window
-from gateway.deciders import is_own_job, may_still_decide
+from gateway.deciders import has_part, may_still_decide
 from gateway.doors import Doors, need_scope, permit
 from gateway.ledger.decisions import Counted, Decided, VoteResult, VoteRow, cast_vote
 from gateway.ledger.effects import NOT_KNOWN, find_effect, reconcile_effect
@@ -144,10 +144,9 @@ def check_decider(caller: Caller, ledger: LedgerFacts, groups: Collection[str]) 
         named = ", ".join(sorted(groups))
         detail = f"Deciding this needs one of the groups that its policy names: {named}."
         raise Refused(ProblemCode.NOT_AN_APPROVER, detail, groups=sorted(groups))
-    receipt = ledger.receipt
-    assert receipt is not None
-    if is_own_job(caller.principal, receipt.principal, ledger.submitted_by, receipt.initiator):
-        raise Refused(ProblemCode.SELF_APPROVAL, "The job is the caller's own; somebody else must decide.")
+    if has_part(caller.principal, ledger.parts):
+        detail = "The job, or one that it repeats, is the caller's own; somebody else must decide."
+        raise Refused(ProblemCode.SELF_APPROVAL, detail)
 
 
 def _stands(ruling: DecisionFacts | None) -> bool:

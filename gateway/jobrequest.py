@@ -74,6 +74,11 @@ class JobRequest(_Body):
         return None
 
     @property
+    def line(self) -> JobId | None:
+        """Of a retry: the first job of its line."""
+        return None
+
+    @property
     def instant(self) -> datetime | None:
         return None if self.deadline is None else parse_instant(self.deadline)
 
@@ -93,10 +98,15 @@ class RetryRequest(JobRequest):
     """What a retry asks for, from the receipt of the job that it repeats: its input, mode, labels and initiator."""
 
     source: JobId
+    first: JobId
 
     @property
     def retry_of(self) -> JobId | None:
         return self.source
+
+    @property
+    def line(self) -> JobId | None:
+        return self.first
 
 
 def read_job_request(body: bytes) -> JobRequest:

@@ -17,10 +17,10 @@ from facade.cursors import START
 from facade.project import Look, ended, project, state_of
 from facade.views import JobAnswer
 from facade.window import Window
-from gateway.deciders import is_own_job
+from gateway.deciders import has_part
 from gateway.doors import Doors, need_scope, permit
-from gateway.ledger.authorities import find_authority
 from gateway.ledger.journal import announce
+from gateway.ledger.lines import people_of_line
 from gateway.ledger.packets import (
     NewPacket,
     PacketRow,
@@ -39,7 +39,7 @@ from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.events import EventType
 from workflows.contract.gates import PHASES, Eligibility, Phase
 from workflows.contract.ids import KEY, Digest, JobId
-from workflows.contract.job import Initiator, Status
+from workflows.contract.job import Status
 from workflows.policy.eligibility import lower
 from workflows.policy.promotion import next_rung
 
@@ -116,7 +116,7 @@ async def approve_it(doors: Doors, caller: Caller, packet_id: str) -> PacketRow:
         packet = _find(conn, caller, packet_id, Action.PROMOTIONS_APPROVE)
         job = find_receipt(conn, packet.workspace, packet.job_id)
         assert job is not None, "a packet names a job that is there"
-        if caller.principal == packet.author or _is_own(conn, caller, job):
+        if caller.principal == packet.author or has_part(caller.principal, people_of_line(conn, job)):
             raise Refused(ProblemCode.SELF_APPROVAL, "Its author, and whose job it is, do not approve a packet.")
         return packet, job
 
@@ -213,12 +213,6 @@ def _find(conn: Connection, caller: Caller, packet_id: str, action: Action) -> P
         raise Refused(ProblemCode.NOT_FOUND, "There is no such packet.")
     permit(caller, conn, action, packet.plugin)
     return packet
-
-
-def _is_own(conn: Connection, caller: Caller, job: ReceiptRow) -> bool:
-    authority = find_authority(conn, job.workspace, job.job_id)
-    initiator = None if job.initiator is None else Initiator.model_validate(job.initiator)
-    return is_own_job(caller.principal, job.principal, None if authority is None else authority.submitted_by, initiator)
 
 
 def _repeated(packet: PacketRow, caller: Caller) -> bool:

@@ -14,6 +14,7 @@ from facade.reader import (
     Health,
     LedgerFacts,
     Listed,
+    Part,
     ReadAction,
     ReceiptFacts,
     Undecided,
@@ -25,11 +26,12 @@ from facade.reader import (
 from gateway.authority import EVERY, Allowed, granted
 from gateway.blobs import BlobMissing, Blobs
 from gateway.deciders import may_still_decide
-from gateway.ledger.authorities import find_authority
+from gateway.ledger.authorities import AuthorityRow, find_authority
 from gateway.ledger.decisions import find_decision, list_decisions, list_votes
 from gateway.ledger.effects import NOT_KNOWN, list_effects
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import GrantRow, grants_of
+from gateway.ledger.lines import people_of_line
 from gateway.ledger.receipts import ReceiptFilter, ReceiptRow, find_receipt, list_receipts
 from gateway.ledger.stops import find_stop
 from gateway.scopes import Action
@@ -218,9 +220,16 @@ def _facts(conn: Connection, row: ReceiptRow | None, access: Access) -> LedgerFa
         receipt,
         stop.requested_at if stop is not None else None,
         access,
-        submitted_by=authority.submitted_by if authority is not None else None,
+        parts=_parts(conn, row, authority),
         revoked_at=authority.revoked_at if authority is not None else None,
     )
+
+
+def _parts(conn: Connection, row: ReceiptRow, authority: AuthorityRow | None) -> tuple[Part, ...]:
+    if row.line is not None:
+        return tuple(people_of_line(conn, row))
+    initiator = Initiator.model_validate(row.initiator) if row.initiator is not None else None
+    return (Part(row.principal, authority.submitted_by if authority is not None else None, initiator),)
 
 
 async def _in_time(answer: Awaitable[T]) -> T:

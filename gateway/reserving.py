@@ -11,14 +11,16 @@ from sqlalchemy import Connection
 
 from gateway.admissible import Admissible
 from gateway.ledger.authorities import find_authority, insert_authority, open_authorities, replace_authority
-from gateway.ledger.effects import NOT_KNOWN, list_effects
-from gateway.ledger.receipts import ReceiptRow, Reservation, line_of_retries, reserve, reserve_anew
+from gateway.ledger.lines import hold_line, in_doubt_in_line, open_in_line
+from gateway.ledger.receipts import ReceiptRow, Reservation, reserve, reserve_anew
 from gateway.ledger.sessions import NewSession, continue_session, open_session
 from workflows.contract.errors import ProblemCode, Refused
 from workflows.contract.ids import JobId
 
 NAMED = 5
 """So many effects a refusal names."""
+LOOKED_AT = 50
+"""So many jobs of a line are asked after before a retry of it."""
 
 
 class StillOpen(Refused):
@@ -58,19 +60,17 @@ def _follow_alone(conn: Connection, asked: Admissible) -> None:
     start = asked.start
     if start.retry_of is None:
         return
-    line = [row for row in line_of_retries(conn, start.workspace, start.retry_of) if row.job_id != start.job_id]
-    authorities = [find_authority(conn, start.workspace, row.job_id) for row in line if row.refused_at is None]
-    jobs = [one.job_id for one in authorities if one is not None and one.ended_at is None]
-    if jobs:
+    line, own = asked.receipt.line, start.job_id
+    assert line is not None, "a retry is of a line"
+    hold_line(conn, start.workspace, line, own)
+    if jobs := open_in_line(conn, start.workspace, line, own, LOOKED_AT):
         raise StillOpen(ProblemCode.JOB_NOT_ENDED, "The job, or another retry of it, has not ended yet.", jobs)
-    for row in line:
-        effects = list_effects(conn, start.workspace, row.job_id)
-        if unknown := [effect.effect_id for effect in effects if effect.state in NOT_KNOWN]:
-            raise Refused(
-                ProblemCode.EFFECT_UNRECONCILED,
-                "It is not known whether a write of the job took effect; a retry could repeat it. First somebody "
-                f"finds out and settles it: {', '.join(unknown[:NAMED])}.",
-            )
+    if unknown := in_doubt_in_line(conn, start.workspace, line, NAMED):
+        raise Refused(
+            ProblemCode.EFFECT_UNRECONCILED,
+            "It is not known whether a write of the job took effect; a retry could repeat it. First somebody "
+            f"finds out and settles it: {', '.join(unknown)}.",
+        )
 
 
 def _make_room(conn: Connection, asked: Admissible, workspace_open_jobs: int | None) -> None:

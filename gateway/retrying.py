@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from facade.project import content_erased
 from gateway.actions import action_digest
 from gateway.jobrequest import InitiatorIn, RetryIn, RetryRequest
-from gateway.ledger.effects import HAPPENED, list_effects
-from gateway.ledger.receipts import ReceiptRow, find_receipt, line_of_retries
+from gateway.ledger.lines import done_in_line, line_of, versions_in_line
+from gateway.ledger.receipts import ReceiptRow, find_receipt
 from gateway.scopes import Caller
 from workflows.contract.ids import KEY, JobId, ToolName
 
@@ -38,6 +38,7 @@ def again(source: ReceiptRow, asked: RetryIn) -> RetryRequest:
         raise content_erased(source.receipt)
     return RetryRequest(
         source=source.job_id,
+        first=line_of(source),
         plugin=source.plugin,
         version=source.version if asked.release == "same" else None,
         input=json.loads(source.job_input),
@@ -50,13 +51,5 @@ def again(source: ReceiptRow, asked: RetryIn) -> RetryRequest:
 
 def done_before(conn: Connection, job: ReceiptRow, tool: ToolName, args: Mapping[str, JsonValue]) -> JobId | None:
     """The job of this one's line of retries in which this very call took effect; None for what is new."""
-    if job.retry_of is None:
-        return None
-    for row in line_of_retries(conn, job.workspace, job.retry_of):
-        if row.job_id == job.job_id:
-            continue
-        digest = action_digest(tool, row.plugin_digest, dict(args))
-        effects = list_effects(conn, job.workspace, row.job_id)
-        if any(effect.action_digest == digest and effect.state in HAPPENED for effect in effects):
-            return row.job_id
-    return None
+    digests = [action_digest(tool, version, dict(args)) for version in versions_in_line(conn, job)]
+    return done_in_line(conn, job, digests)

@@ -34,6 +34,8 @@ from workflows.contract.job import EffectClass
 from workflows.contract.steps import DecisionHint
 
 PERMIT_LIVES_S = 0.25
+ENGINES_WORD_LIVES_S = 1.0
+"""How old the engine's word, that it waits for this attempt, may be when the ledger gives the permit."""
 SETTLING_S = 60.0
 """How long an answer waits for a ledger that does not take its bill: another attempt would ask, and cost, again."""
 BETWEEN_TRIES_S = 0.2
@@ -144,6 +146,7 @@ class Permits:
 
     async def take(self, attempt: Attempt, intent: Intent, seen_epoch: int) -> Granted:
         """The permit to send this write now. Raises StepError, and then nothing is sent."""
+        began = time.monotonic()
         stop, _ = await asyncio.gather(
             self._ledger.read(lambda conn: find_stop(conn, attempt.workspace, attempt.job_id)),
             self._need_standing(attempt),
@@ -155,7 +158,7 @@ class Permits:
             raise await self.refuse(attempt, given)
         if stop is not None:  # read apart from the permit, so that it tells on a permit that overlooked it
             self._metrics.writes_after_cancel.add(1)
-        if time.monotonic() - given.at > PERMIT_LIVES_S:
+        if time.monotonic() - given.at > PERMIT_LIVES_S or given.at - began > ENGINES_WORD_LIVES_S:
             await self.give_back(attempt, intent, given)
             raise await self.refuse(attempt, Denied(StepCode.STALE, "The permit ran out before anything was sent."))
         self._metrics.permits.add(1, {"outcome": "granted"})

@@ -20,6 +20,7 @@ from gateway.ledger.authorities import AuthorityRow, find_authority, renew_autho
 from gateway.ledger.decisions import find_decision
 from gateway.ledger.effects import Intent
 from gateway.ledger.grants import grants_of
+from gateway.ledger.lines import newer_in_line
 from gateway.ledger.packets import PacketRow, packets_of
 from gateway.ledger.phases import resolve
 from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
@@ -50,6 +51,7 @@ class Denied:
 
 NO_RECEIPT = Denied(StepCode.NO_RECEIPT, "This was not started by an admitted job; nothing was called.")
 STOPPED = Denied(StepCode.STOPPED, "The job is being canceled; nothing was sent.")
+RETRIED = Denied(StepCode.AUTHORITY_REVOKED, "The job was retried: its retry goes on in its place.")
 STALE = Denied(StepCode.STALE, "This attempt is not the current one any more; nothing was sent.")
 
 
@@ -105,6 +107,11 @@ def examine(
     if isinstance(granted(grants, Action.JOBS_SUBMIT, row.plugin, now), Ungranted):
         return Denied(StepCode.AUTHORITY_REVOKED, "The principal's grant on this plugin is not valid any more.")
     return Standing(row, authority, packet)
+
+
+def retried(conn: Connection, row: ReceiptRow) -> bool:
+    """Whether a later job of its line has taken over; asked before a write, and of a job that an operator reset."""
+    return newer_in_line(conn, row) is not None
 
 
 def usable_packet(conn: Connection, attempt: Attempt, phase: Phase) -> PacketRow | None:
@@ -173,6 +180,8 @@ def permit(
         return standing
     if not standing.receipt.accepted:
         return NO_RECEIPT
+    if retried(conn, standing.receipt):
+        return RETRIED
     if standing.packet is not None:
         return Denied(StepCode.PHASE_CLOSED, "A job that runs by a packet writes nothing; nothing was sent.")
     if intent.request_id is not None:

@@ -30,6 +30,8 @@ class NewReceipt:
     mode: Mode
     session: str | None
     retry_of: JobId | None
+    line: JobId | None
+    """Of a retry: the first job of its line (`gateway.ledger.lines`)."""
     receipt: bytes
     job_input: bytes
     start_input: bytes
@@ -76,9 +78,6 @@ _THIS = (receipts.c.workspace == bindparam("of_workspace"), receipts.c.job_id ==
 _NOT_ACCEPTED = receipts.c.confirmed_at.is_(None)
 
 _FIND = select(*_COLUMNS).where(*_THIS)
-_RETRIES = select(receipts.c.job_id).where(
-    receipts.c.workspace == bindparam("of_workspace"), receipts.c.retry_of == bindparam("of_job")
-)
 _LOCK = select(receipts.c.seq).where(*_THIS).with_for_update(key_share=True)
 _RESERVE = insert_if_absent(receipts).returning(*_COLUMNS)
 _RESERVE_ANEW = (
@@ -176,22 +175,6 @@ def lock_job(conn: Connection, workspace: Workspace, job_id: JobId) -> bool:
     False when there is no such job. (SQLite has one writer at a time anyway and takes no row lock.)
     """
     return conn.execute(_LOCK, {"of_workspace": workspace, "of_job": job_id}).first() is not None
-
-
-def line_of_retries(conn: Connection, workspace: Workspace, job_id: JobId) -> list[ReceiptRow]:
-    """Every job of the line that this one is in: the first, its retries, and theirs; oldest first."""
-    first = find_receipt(conn, workspace, job_id)
-    while first is not None and first.retry_of is not None:
-        first = find_receipt(conn, workspace, first.retry_of)
-    found: dict[JobId, ReceiptRow] = {}
-    waiting = [] if first is None else [first]
-    while waiting:
-        row = waiting.pop()
-        found[row.job_id] = row
-        retries = conn.execute(_RETRIES, {"of_workspace": workspace, "of_job": row.job_id}).scalars()
-        rows = [find_receipt(conn, workspace, retry) for retry in retries]
-        waiting += [one for one in rows if one is not None and one.job_id not in found]
-    return sorted(found.values(), key=lambda row: row.seq)
 
 
 def dry_runs_of(

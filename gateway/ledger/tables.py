@@ -83,6 +83,8 @@ receipts = Table(
     instant("emptied_at", null=True),
     # The engine's run that the job began with; what was started by hand under its id begins with another.
     words("first_run", null=True),
+    # Of a retry: the first job of its line.
+    words("line", null=True),
     UniqueConstraint("workspace", "job_id"),
     Index(None, "workspace", "seq"),
     Index(
@@ -96,9 +98,10 @@ receipts = Table(
     Index(
         None,
         "workspace",
-        "retry_of",
-        sqlite_where=text("retry_of IS NOT NULL"),
-        postgresql_where=text("retry_of IS NOT NULL"),
+        "line",
+        "seq",
+        sqlite_where=text("line IS NOT NULL"),
+        postgresql_where=text("line IS NOT NULL"),
     ),
     Index(
         None,

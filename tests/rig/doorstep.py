@@ -182,6 +182,7 @@ class Doorstep:
             mode="live",
             session=None,
             retry_of=None,
+            line=None,
             receipt=b"{}",
             job_input=json.dumps(job_input or {}).encode(),
             start_input=to_json(start),

@@ -36,6 +36,7 @@ def receipt(job_id: str = JOB, **changed: Any) -> NewReceipt:
         mode="live",
         session=None,
         retry_of=None,
+        line=None,
         receipt=b'{"job_id": "k-1"}',
         job_input=b'{"invoice":"inv_17"}',
         start_input=b'{"workspace":"demo"}',

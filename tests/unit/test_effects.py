@@ -192,6 +192,7 @@ async def test_of_two_permits_on_the_same_view_one_is_given(ledger: Ledger) -> N
 
 Change = Callable[[Connection], object]
 REFUSALS: dict[str, tuple[StepCode, Change]] = {
+    "retried": (StepCode.AUTHORITY_REVOKED, lambda c: reserve(c, receipt("k-again", retry_of=JOB, line=JOB))),
     "stopped": (StepCode.STOPPED, lambda c: stop_job(c, DEMO, JOB, by=APP, at=AT)),
     "grant revoked": (StepCode.AUTHORITY_REVOKED, lambda c: revoke_principal(c, DEMO, APP, by=OPERATOR, at=AT)),
     "version demoted": (
