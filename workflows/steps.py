@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 from temporalio.exceptions import TimeoutError as EngineTimeoutError
 from temporalio.workflow import ActivityCancellationType
@@ -120,10 +120,10 @@ class Steps:
         while True:
             self._may_start()
             try:
-                return await workflow.execute_activity(
+                told = await workflow.execute_activity(
                     activity,
                     make(attempt),
-                    result_type=returns,
+                    result_type=RawValue,
                     task_queue=self._tool_queue if activity in CALLING else None,
                     schedule_to_close_timeout=self._left(),
                     heartbeat_timeout=self._heartbeat,
@@ -131,10 +131,13 @@ class Steps:
                     cancellation_type=ActivityCancellationType.TRY_CANCEL,
                     summary=summary[:200],
                 )
+                return read_answer(told, returns)
             except ActivityError as error:
                 if isinstance(error.cause, CancelledError):
                     self._may_start()  # our own cancellation comes back as this error: go on being canceled
                 failure = read_failure(error)
+            except StepError as unreadable:
+                failure = unreadable
             delay = next_delay(kind, failure.step_code, attempt, failure.retry_after_s, self._left().total_seconds())
             if delay is None or self.over():
                 raise failure  # also where another attempt would be due: whoever ends the job hears how this one ended
@@ -163,10 +166,10 @@ class Steps:
         self, activity: Activity, asked: object, returns: type[Out], summary: str, within: timedelta | None = None
     ) -> Out:
         try:
-            return await workflow.execute_activity(
+            told = await workflow.execute_activity(
                 activity,
                 args=[] if asked is None else [asked],
-                result_type=returns,
+                result_type=RawValue,
                 schedule_to_close_timeout=within or self._left(),
                 start_to_close_timeout=timedelta(seconds=10),
                 retry_policy=LEDGER_READ,
@@ -175,10 +178,22 @@ class Steps:
             )
         except ActivityError as error:
             raise read_failure(error) from None
+        return read_answer(told, returns)
 
     def _left(self) -> timedelta:
         """The job's remaining time; never zero, because the engine reads zero as no bound."""
         return max(self._deadline - workflow.now(), timedelta(milliseconds=1))
+
+
+def read_answer(told: RawValue | None, returns: type[Out]) -> Out:
+    """What an activity answered. Somebody may have completed it in the Temporal UI with whatever they typed: decoded by
+    the engine's client that would be a failing workflow task for ever, so here it is an attempt that was lost."""
+    try:
+        if told is not None:
+            return workflow.payload_converter().from_payload(told.payload, returns)
+    except Exception:  # noqa: BLE001 - whatever a foreign payload raises, the job goes on
+        pass
+    raise StepError(StepCode.LOST, "The step ended with an answer that can not be read.")
 
 
 def read_failure(error: ActivityError) -> StepError:
@@ -186,7 +201,10 @@ def read_failure(error: ActivityError) -> StepError:
     cause = error.cause
     if isinstance(cause, ApplicationError):
         code = StepCode(cause.type) if cause.type in set(StepCode) else StepCode.INTERNAL
-        details = StepFailure.model_validate(cause.details[0]) if cause.details else StepFailure()
+        try:
+            details = StepFailure.model_validate(cause.details[0]) if cause.details else StepFailure()
+        except ValueError:  # somebody failed it in the Temporal UI, with details of their own
+            details = StepFailure()
         return StepError(
             code,
             cause.message if code is not StepCode.INTERNAL else "The step failed inside Jobgate.",

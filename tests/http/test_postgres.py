@@ -12,7 +12,9 @@ import pytest
 import pytest_asyncio
 
 from tests.http.submissions import BOTH, CANARY, body_with, refused, replayed, submit_bytes, traces
+from tests.http.test_retry import retry
 from tests.rig.client import Client, fresh_key
+from tests.rig.effect_log import Behaviour
 from tests.rig.plugins import ASK_ALL, call, final, publish_plugin, tool, turn
 from tests.rig.postgres import Postgres
 from tests.rig.stack import Stack
@@ -68,6 +70,20 @@ async def test_the_ledger_is_not_a_file(pair: Stack, first: Client) -> None:
     key = await first.accepted(NAME)
     assert await traces(pair, key) == BOTH
     assert not list(pair.data.glob("ledger.db*"))
+
+
+async def test_of_retries_at_two_gateways_at_once_one_is_admitted(pair: Stack, first: Client, second: Client) -> None:
+    """Unattended writes that failed for certain: each retry that is admitted writes again."""
+    for _ in range(5):
+        pair.effects.reset()
+        pair.effects.set_behaviour(NAME, Behaviour(status=422, times=1))
+        source = await first.accepted(NAME)
+        await first.until_ended(source)
+        answers = await asyncio.gather(*(retry((first, second)[n % 2], source) for n in range(6)))
+        assert sorted(answer.status_code for answer in answers) == [202, *[409] * 5]
+        [admitted] = [answer.json()["job_id"] for answer in answers if answer.status_code == 202]
+        await first.until_ended(admitted)
+        assert [sent.job for sent in pair.effects.calls(NAME)] == [source, admitted]
 
 
 async def test_thirty_racing_submissions_to_two_gateways_are_one_job(

@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.recovery.grounds import READS_RUN_WRITES_ASK, published, running_stack
 from tests.recovery.operators import described, numbers, on_job, reset
 from tests.rig.effect_log import Answer, Behaviour
-from tests.rig.plugins import call, final, tool, turn
+from tests.rig.plugins import call, final, fresh_name, tool, turn
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
 
@@ -128,3 +128,35 @@ async def test_a_paused_step_waits_for_its_operator_and_goes_on(ground: Stack) -
     await on_job(ground, job, "activity", "unpause", "--activity-id", step.activity_id)
     ground.effects.release("paused")
     assert (await app.until_ended(job, BUSY_S))["status"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("complete", "--result", "null"),
+        ("complete", "--result", '{"outcome": "confirmed"}'),
+        ("complete", "--result", "[1]"),
+        ("fail", "--detail", '"x"'),
+    ],
+    ids=["null", "another shape", "a list", "failed with a text"],
+)
+@pytest.mark.parametrize("effect", ["read", "write"])
+async def test_a_step_that_is_ended_by_hand_with_any_answer_wedges_no_job(
+    ground: Stack, effect: str, how: tuple[str, ...]
+) -> None:
+    """The engine's client fails the workflow task for an answer that it can not read, and would for ever."""
+    app, name = ground.client(), fresh_name("by-hand")
+    ground.effects.set_behaviour(name, Behaviour(answer=Answer.HOLD, times=1))
+    job = await app.accepted(await published(ground, [turn(call(name)), final()], tool(name, effect)))
+    await ground.effects.wait_for_calls(name, 1, BUSY_S, job=job)
+    [step] = (await described(ground, job)).raw_description.pending_activities
+    await on_job(ground, job, "activity", *how, "--activity-id", step.activity_id)
+    ground.effects.release(name)
+    view = await app.until_ended(job, BUSY_S)
+    sent = len(ground.effects.calls(name, job=job))
+    if effect == "write":  # what came of it is in the ledger
+        assert (view["status"], sent) == ("succeeded", 1)
+    elif how[0] == "fail":
+        assert (view["failure"]["code"], sent) == ("internal", 1)
+    else:
+        assert (view["status"], sent) == ("succeeded", 2)

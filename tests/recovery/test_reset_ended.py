@@ -9,9 +9,11 @@ import pytest_asyncio
 from gateway.ledger.authorities import find_authority, mark_ended
 from tests.http.decisions import person, revoke
 from tests.http.submissions import ledger_of, refused
+from tests.http.test_retry import retry
 from tests.recovery.grounds import READS_RUN_WRITES_ASK, published, running_stack
 from tests.recovery.operators import numbers, on_job, reset
 from tests.rig.client import Client
+from tests.rig.effect_log import Behaviour
 from tests.rig.plugins import call, final, fresh_name, tool, turn
 from tests.rig.stack import Stack
 from tests.rig.waiting import wait_until
@@ -188,3 +190,20 @@ async def test_a_job_that_was_reset_counts_among_the_open_ones_of_its_principal(
     await app.cancel(job)
     await app.until_ended(job, BUSY_S)
     assert (await app.submit(plugin)).status_code == 202
+
+
+async def test_a_job_that_was_retried_writes_nothing_when_it_is_reset(ground: Stack) -> None:
+    """Its retry goes on in its place: both would write, and neither knew of the other."""
+    app = ground.client()
+    name = fresh_name("once")
+    plugin = await published(ground, [turn(call(name, {"n": 1})), final()], tool(name, "write"))
+    ground.effects.set_behaviour(name, Behaviour(status=422, times=1))
+    job = await app.accepted(plugin)
+    await app.until_ended(job, BUSY_S)
+    again = (await retry(app, job)).json()["job_id"]
+    assert (await app.until_ended(again, BUSY_S))["status"] == "succeeded"
+    await reset(ground, job, 0)
+    view = await app.until_status(job, "failed", timeout=BUSY_S)
+    assert view["failure"]["code"] == "authority_revoked"
+    assert "its retry goes on in its place" in view["failure"]["message"]
+    assert [sent.job for sent in ground.effects.calls(name)] == [job, again]
