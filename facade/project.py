@@ -111,6 +111,9 @@ def _result(look: Look, view: JobView) -> JsonValue:
     return look.result if view.plan is None else {"planned": [tool.model_dump(mode="json") for tool in view.plan]}
 
 
+ERASED_TITLE = "(erased)"
+
+
 def content_erased(receipt: bytes) -> Refused:
     """What asks for a job's content gets, once that is gone."""
     detail = "The content of this job was erased; its receipt remains."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from facade.project import Look, no_execution, state_of, unheard
+from facade.project import ERASED_TITLE, Look, no_execution, state_of, unheard
 from facade.reader import DecisionFacts, LedgerFacts, Viewer
 from facade.views import Inbox, InboxItem, PluginAnswer, PolicyAnswer, RequestAnswer, VoteAnswer
 from facade.window import Window
@@ -81,8 +81,9 @@ async def request_answer(window: Window, viewer: Viewer, job_id: JobId, request_
     ledger = await window.admitted(viewer, job_id, "jobs:decide", "jobs:read")
     found = await find_request(window, viewer, ledger, request_id)
     request, ruling = found.request, found.ruling
+    erased = ledger.receipt is None or ledger.receipt.erased_at is not None
     try:
-        if ledger.receipt is None or ledger.receipt.erased_at is not None:
+        if erased:
             raise KeyError(request.args_ref)
         args = json.loads(await window.reader.blob(viewer.workspace, request.args_ref))
     except KeyError:
@@ -91,7 +92,7 @@ async def request_answer(window: Window, viewer: Viewer, job_id: JobId, request_
         job_id=job_id,
         request_id=request.request_id,
         kind=request.kind,
-        title=request.title,
+        title=ERASED_TITLE if erased else request.title,
         tool=request.tool,
         effect_id=request.effect_id,
         args=args,

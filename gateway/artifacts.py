@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 
 from facade.project import content_erased
 from gateway.authority import EVERY, Allowed, granted
-from gateway.blobs import BlobMissing, Blobs, digest_in, upload_folder
+from gateway.blobs import BlobMissing, Blobs, Stamp, digest_in, upload_folder
 from gateway.ledger.artifacts import ArtifactRow, NewArtifact, find_artifact, register
 from gateway.ledger.engine import Ledger
 from gateway.ledger.grants import grants_of
@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 ARTIFACT_BYTES = 50 * 1024 * 1024
 URL_S = 60
+REMEMBERED = 1_000
 LEDGER_S = 4.0
 """The long clock of an upload is for its bytes: the ledger is waited for no longer than by any other request."""
 PIECE_S = 10.0
@@ -77,6 +78,8 @@ class Artifacts:
         self._blobs = blobs
         self._paths = paths
         self._folder = folder
+        self._sound: dict[BlobRef, tuple[Stamp, ...]] = {}
+        """What the files of artifacts that were found whole looked like then, those asked for last."""
 
     async def upload(self, caller: Caller, name: str, media_type: str, pieces: AsyncIterator[bytes]) -> ArtifactRow:
         """Keeps and registers what comes, or nothing of it. Raises Refused; its body's limit is the envelope's."""
@@ -134,10 +137,21 @@ class Artifacts:
         if row is None or row.erased_at is not None:
             raise _unknown()
         try:
-            await self._blobs.check(row.workspace, row.ref)
+            await self._check(row)
         except BlobMissing:  # just erased
             raise _unknown() from None
         return row, self._blobs.stream(row.workspace, row.ref)
+
+    async def _check(self, row: ArtifactRow) -> None:
+        """Reads it whole, unless its file is as it was when that was last done: every address may be asked many times.
+        Raises BlobMissing or BlobCorrupt."""
+        stamps = self._blobs.stamps(row.workspace, [row.ref])
+        if stamps is None or self._sound.pop(row.ref, None) != stamps:
+            await self._blobs.check(row.workspace, row.ref)
+        if stamps is not None:
+            self._sound[row.ref] = stamps
+            if len(self._sound) > REMEMBERED:
+                del self._sound[next(iter(self._sound))]
 
 
 class LedgerSilent(Refused):

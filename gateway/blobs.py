@@ -32,7 +32,8 @@ COUNTED_BLOBS = 200_000
 """A listing of S3 has a thousand a page; a count that says "more" is enough."""
 _HASH_ASIDE_BYTES = 1024 * 1024
 """Above this, hashing takes longer than an event loop should be held up."""
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES, SENT_BYTES = 1024 * 1024, 64 * 1024
+"""Pieces that are hashed, and pieces that are sent: a reader of 15 kB a second takes one within the send timeout."""
 _PROBE_WORKSPACE = Workspace("readyz")
 _PROBE_BLOB = Digest("sha256:" + "0" * 64)
 _FOLDER = re.compile(r"(job|upload)-[0-9a-f]{24}")
@@ -143,17 +144,17 @@ class Blobs:
         self._cache.add(key, data)
         return data
 
-    async def stream(self, workspace: Workspace, ref: BlobRef) -> AsyncGenerator[bytes]:
+    async def stream(self, workspace: Workspace, ref: BlobRef, piece_bytes: int = SENT_BYTES) -> AsyncGenerator[bytes]:
         """The bytes piece by piece, as they are: `check` them before. Raises `BlobMissing` with the first piece."""
         with self._reading(workspace):
             found = await self._store.get_async(_key(workspace, ref))
-            async for piece in found.stream(min_chunk_size=CHUNK_BYTES):
+            async for piece in found.stream(min_chunk_size=piece_bytes):
                 yield bytes(piece)
 
     async def check(self, workspace: Workspace, ref: BlobRef) -> int:
         """Reads the bytes piece by piece and returns how many they are. Raises `BlobMissing` or `BlobCorrupt`."""
         seen, size = hashlib.sha256(), 0
-        async for piece in self.stream(workspace, ref):
+        async for piece in self.stream(workspace, ref, CHUNK_BYTES):
             await asyncio.to_thread(seen.update, piece)
             size += len(piece)
         if f"sha256:{seen.hexdigest()}" != digest_in(ref):

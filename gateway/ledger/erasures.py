@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Text, and_, bindparam, null, select, update
 
+from facade.project import ERASED_TITLE
 from gateway.ledger.artifacts import job_artifacts_gone
 from gateway.ledger.authority_tables import authorities
 from gateway.ledger.journal import record
@@ -17,7 +18,6 @@ from gateway.ledger.receipts import ReceiptRow, accept
 from gateway.ledger.tables import decisions, receipts, sessions, votes
 from workflows.contract.ids import BlobRef, JobId, Workspace
 
-ERASED_TITLE = "(erased)"
 Job = tuple[Workspace, JobId]
 
 _THIS = (receipts.c.workspace == bindparam("of_workspace"), receipts.c.job_id == bindparam("of_job"))

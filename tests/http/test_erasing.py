@@ -81,7 +81,8 @@ async def test_what_a_job_held_is_gone_from_ledger_and_blobs(
     assert list((stack.data / "blobs").glob(f"*/{job_folder(JobId(job))}/*")) == []
     assert needle not in await rows_of(stack, job)
     shown = await app.request(job, request)
-    assert (shown["args"], shown["state"], shown["decided_by"]) == (None, "answered", ["approver"])
+    assert (shown["args"], shown["title"]) == (None, "(erased)")
+    assert (shown["state"], shown["decided_by"]) == ("answered", ["approver"])
     again = await approver.decide(job, request, "answer", answer=f"{needle}answer")
     assert needle not in again.text
     refused(again, 409, "already-decided")

@@ -238,6 +238,20 @@ async def test_a_download_that_nobody_reads_gives_its_place_back(narrow: Stack) 
     assert loud(narrow, before) == []
 
 
+async def test_a_slow_reader_of_a_download_is_no_stalled_one(narrow: Stack) -> None:
+    """16 kB in a twentieth of a second: a whole megabyte would take it longer than a reader may take nothing."""
+    app, size = narrow.client("app"), 3_500_000
+    kept = await app.post("/v1/artifacts", expect=201, content=b"x" * size)
+    where = (await app.http.get(kept["url"])).headers["Location"]
+    async with begun(app.url, None, "GET", where, buffer=16_384) as line:
+        assert (await line.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        read = 0
+        while piece := await line.reader.read(16_384):
+            read += len(piece)
+            await asyncio.sleep(0.05)  # the pace is what is tested
+    assert read == size
+
+
 # ---- who leaves is no crash
 
 
