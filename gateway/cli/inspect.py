@@ -179,13 +179,15 @@ def _decisions(voice: Voice, decisions: Sequence[Json]) -> None:
     if decisions:
         voice.say("decisions", "bold")
         voice.rows(
-            ("REQUEST", "VERDICT", "AT", "VOTES"),
+            ("REQUEST", "VERDICT", "AT", "BY"),
             [
                 (
                     each["request_id"],
                     each["decision"] or "open",
                     _clock(each["decided_at"]),
-                    ", ".join(f"{vote['principal']} {vote['decision']}" for vote in each["votes"]) or "-",
+                    ", ".join(f"{vote['principal']} {vote['decision']}" for vote in each["votes"])
+                    or ", ".join(each["decided_by"])
+                    or "-",
                 )
                 for each in decisions
             ],

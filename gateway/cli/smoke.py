@@ -81,12 +81,16 @@ def _say(voice: Voice, report: Json) -> None:
 
 
 def _next(report: Json) -> str:
-    """The next gate, and the command that goes on towards it."""
+    """What to do now: where it is green the next gate, and the command that goes on towards it."""
     evidence, gate = report["evidence"], report["next_gate"]
+    if evidence["verdict"] == "inconclusive":
+        return "the same once more, when nothing else goes on"
+    if evidence["verdict"] == "red":
+        return "see to what is named above, then the same once more"
     if gate is None:
-        return "no gate is left"
+        return "nothing: every gate is open"
     whom = "--runtime" if evidence["plugin"] is None else f"{evidence['plugin']} {evidence['version']}"
-    if evidence["verdict"] == "green" and report["rung"] == "blocked_noop":
+    if report["rung"] == "blocked_noop":
         return f"jobgate promote {whom} --to {gate}"
     asked = "jobgate readiness" if evidence["plugin"] is None else f"jobgate readiness {evidence['plugin']}"
     return f"{gate}; {asked} shows what it asks for"

@@ -1,19 +1,30 @@
-"""The guide says what the tables say: every event with its data keys, every problem, every blocker."""
+"""The guides say what the tables say: every event with its data keys, every problem, every blocker, every field."""
 
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from gateway.deployments import Connection, Credential, Deployment, ModelConnection, Price
+from gateway.manifest import Approval, Callback, DeclaredLimits, Dependency, HttpCall, Manifest, McpCall, Tool
 from gateway.packets import PacketState
 from gateway.rungs import MEANINGS, RungName
+from gateway.script import ScriptCall, ScriptEntry, ScriptFail, ScriptUsage
+from gateway.shapes import Shape
 from workflows.contract.errors import PROBLEMS, ProblemCode
 from workflows.contract.events import EVENT_DATA, EventType
 from workflows.contract.gates import PHASES, Blocker, Phase
 from workflows.policy.eligibility import RULES, Rule
 from workflows.policy.promotion import NEEDS
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = (DOCS / "guide.md").read_text(encoding="utf-8")
+FILES_GUIDE = (DOCS / "plugins.md").read_text(encoding="utf-8")
+FILES: list[type[Shape]] = [
+    *(Manifest, Dependency, DeclaredLimits, Tool, HttpCall, McpCall, Approval, Callback),
+    *(Deployment, Connection, ModelConnection, Credential, Price),
+    *(ScriptEntry, ScriptCall, ScriptFail, ScriptUsage),
+]
 
 
 @pytest.mark.parametrize("event", EventType)
@@ -57,3 +68,9 @@ def test_every_phase_is_documented_with_what_its_gate_asks_for(phase: Phase) -> 
 def test_every_state_of_a_packet_is_documented(state: str) -> None:
     table = GUIDE.split("| state | means | next |\n")[1].split("\n\n")[0]
     assert f"`{state}`" in "".join(line.split(" | ")[0] for line in table.splitlines())
+
+
+@pytest.mark.parametrize("shape", FILES, ids=lambda shape: shape.__name__)
+def test_every_field_of_a_file_is_documented(shape: type[Shape]) -> None:
+    missing = [name for name in shape.model_fields if f"`{name}`" not in FILES_GUIDE]
+    assert missing == []

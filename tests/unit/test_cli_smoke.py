@@ -84,8 +84,12 @@ def test_a_green_smoke_exits_0_and_says_what_may_and_what_must_not_be(api: FakeA
     assert "no session exists" in command("smoke", "--plugin", "support-refund", "--verbose")[2]
 
 
-@pytest.mark.parametrize("verdict", ["red", "inconclusive"])
-def test_whatever_is_not_green_exits_1(api: FakeApi, command: Command, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "todo"), [("red", "see to what is named above"), ("inconclusive", "when nothing else goes on")]
+)
+def test_whatever_is_not_green_exits_1_and_names_no_gate(
+    api: FakeApi, command: Command, verdict: str, todo: str
+) -> None:
     report = copy.deepcopy(GREEN)
     report["evidence"] |= {"verdict": verdict, "reasons": ["somebody else's: audit: a new row"], "plugin": None}
     answer(api, "POST", "/v1/smokes", report)
@@ -93,6 +97,9 @@ def test_whatever_is_not_green_exits_1(api: FakeApi, command: Command, verdict: 
     assert code == 1
     assert out.startswith(f"runtime  smoke {verdict}\n")
     assert "somebody else's: audit: a new row" in out
+    told = next(line for line in out.splitlines() if line.startswith("  next "))
+    assert todo in told
+    assert "stateful_noop" not in told
 
 
 def test_a_raised_flag_is_shown_with_what_was_found_and_what_was_counted(api: FakeApi, command: Command) -> None:
