@@ -71,7 +71,7 @@ class Admission:
 
     async def retry(self, caller: Caller, key: JobId, source: str, asked: RetryIn, until: float) -> Admitted:
         """Admit a job that has ended once more, under a key of its own. Raises Refused as `admit` does, and NOT_FOUND,
-        JOB_NOT_ENDED, EFFECT_UNRECONCILED."""
+        NOT_PERMITTED, JOB_NOT_ENDED, EFFECT_UNRECONCILED."""
         print_ = fingerprint_of_retry(caller.principal, JobId(source), asked)
         return await self._in_time(lambda sent: self._retry(caller, key, JobId(source), asked, print_, sent), until)
 

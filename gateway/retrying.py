@@ -6,28 +6,47 @@ call is planned and again when it is made.
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from pydantic import JsonValue
 from sqlalchemy import Connection
 
 from facade.project import content_erased
 from gateway.actions import action_digest
+from gateway.authority import Denied, decide
 from gateway.jobrequest import InitiatorIn, RetryIn, RetryRequest
+from gateway.ledger.authorities import find_authority
+from gateway.ledger.grants import grants_of
 from gateway.ledger.lines import done_in_line, line_of, versions_in_line
 from gateway.ledger.receipts import ReceiptRow, find_receipt
-from gateway.scopes import Caller
-from workflows.contract.ids import KEY, JobId, ToolName
+from gateway.scopes import Action, Caller
+from workflows.contract.errors import ProblemCode, Refused
+from workflows.contract.ids import KEY, JobId, PrincipalId, ToolName
 
 
 def look_at_source(
     caller: Caller, key: JobId, source: JobId, conn: Connection
 ) -> tuple[ReceiptRow | None, ReceiptRow | None]:
     """The row that holds the key, and that of a job which is to be repeated; one look at the ledger. A job whose
-    receipt was given a moment ago may not be accepted yet; one that the engine refused never was."""
+    receipt was given a moment ago may not be accepted yet; one that the engine refused never was.
+
+    Raises Refused(NOT_PERMITTED): to repeat what somebody else submitted takes `jobs:read`, for it uses its input."""
+    row = find_receipt(conn, caller.workspace, key)
     repeated = find_receipt(conn, caller.workspace, source) if KEY.fullmatch(source) else None
     if repeated is not None and repeated.refused_at and not repeated.accepted:
         repeated = None
-    return find_receipt(conn, caller.workspace, key), repeated
+    if row is None and repeated is not None and caller.principal not in _whose(conn, repeated):
+        now = datetime.now(UTC)
+        grants = grants_of(conn, caller.workspace, caller.principal, now)
+        verdict = decide(caller, grants, Action.JOBS_READ, repeated.plugin, now)
+        if isinstance(verdict, Denied):
+            raise Refused(ProblemCode.NOT_PERMITTED, f"The job is of somebody else. {verdict.reason}")
+    return row, repeated
+
+
+def _whose(conn: Connection, job: ReceiptRow) -> tuple[PrincipalId, ...]:
+    authority = find_authority(conn, job.workspace, job.job_id)
+    return (job.principal,) if authority is None else (job.principal, authority.submitted_by)
 
 
 def again(source: ReceiptRow, asked: RetryIn) -> RetryRequest:
