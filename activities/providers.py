@@ -4,22 +4,17 @@ The SDKs get a placeholder for a key: a hook removes whatever they put into the 
 Nothing is retried here. Of a provider's failure only the status is told, never its text.
 """
 
+import asyncio
 from dataclasses import replace
 from decimal import Decimal
 
 import httpx2
-from anthropic import AsyncAnthropic
 from genai_prices import Usage, calc_price
-from openai import AsyncOpenAI
 from pydantic import JsonValue
 from pydantic_ai.direct import model_request
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
 from activities.answers import FINAL_ANSWER, Answer, Final
@@ -84,7 +79,7 @@ class Providers:
             allow_private=connection.allow_private, timeout_s=min(LONGEST_CALL_S, left_s)
         ) as client:
             client.event_hooks = {"request": [exchange.inject]}
-            model = build_model(deployment.model, connection.base_url, client)
+            model = await asyncio.to_thread(build_model, deployment.model, connection.base_url, client)
             try:
                 response = await model_request(
                     model, messages, model_request_parameters=parameters_of(manifest, offered), instrument=False
@@ -113,13 +108,22 @@ class Providers:
 
 
 def build_model(named: str, base_url: str, client: httpx2.AsyncClient) -> Model:
-    """`openai-chat:NAME`, `openai:NAME` (responses) or `anthropic:NAME`."""
+    """`openai-chat:NAME`, `openai:NAME` (responses) or `anthropic:NAME`. The first of a provider loads its SDK, which
+    takes a second or two: not for the event loop, and not for a worker without real models."""
     kind, _, name = named.partition(":")
     if kind in ("openai", "openai-responses", "openai-chat"):
+        from openai import AsyncOpenAI
+        from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
         openai = AsyncOpenAI(api_key=PLACEHOLDER, base_url=base_url, http_client=client, max_retries=0)
         provider = OpenAIProvider(openai_client=openai)
         return (OpenAIChatModel if kind == "openai-chat" else OpenAIResponsesModel)(name, provider=provider)
     if kind == "anthropic":
+        from anthropic import AsyncAnthropic
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
         anthropic = AsyncAnthropic(api_key=PLACEHOLDER, base_url=base_url, http_client=client, max_retries=0)
         return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=anthropic))
     raise StepError(StepCode.REJECTED, "This provider of models is not available in this release.")

@@ -32,8 +32,7 @@ from gateway.calls.callbacks import WaysBack, public_base
 from gateway.calls.egress import Door
 from gateway.calls.gateway import CallGateway
 from gateway.calls.http_call import HttpCalls
-from gateway.calls.kinds import Kinds
-from gateway.calls.mcp_tool import McpCalls
+from gateway.calls.kinds import Kind, Kinds, Later
 from gateway.calls.permits import Permits
 from gateway.calls.python_tool import PythonCalls, installed_tools
 from gateway.calls.reconciling import Reconciling
@@ -128,7 +127,7 @@ def make_worker(
     ways_back = WaysBack(ledger, public_base(settings))
     kinds = Kinds(
         http=HttpCalls(door, credentials, ways_back),
-        mcp=McpCalls(door, credentials),
+        mcp=Later(lambda: _mcp(door, credentials)),
         python=PythonCalls(ledger, credentials),
     )
     calls = CallGateway(kinds, permits, Writes(ledger, blobs, permits), snapshots, blobs, ways_back)
@@ -160,6 +159,12 @@ def make_worker(
         graceful_shutdown_timeout=timedelta(seconds=settings.worker_grace_s),
         deployment_config=deployment_of(settings, build),
     )
+
+
+def _mcp(door: Door, credentials: CredentialPolicy) -> Kind:
+    from gateway.calls.mcp_tool import McpCalls  # half a second of processor time
+
+    return McpCalls(door, credentials)
 
 
 async def _connected(settings: Settings, telemetry: Telemetry, stop: asyncio.Event) -> Client | None:

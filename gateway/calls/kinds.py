@@ -4,6 +4,7 @@ A kind knows how its calls leave. It decides neither whether a call may be made 
 ledger: `gateway.calls.gateway` and `gateway.calls.writes` do.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -97,6 +98,26 @@ class Kind(Protocol):
     async def ready(self, prepared: Prepared) -> Exchange:
         """Raises StepError for a call that can not be made; nothing has left then."""
         ...
+
+
+class Later:
+    """A kind whose libraries take long to load: in a thread, with its first call, and not with the process."""
+
+    def __init__(self, load: Callable[[], Kind]) -> None:
+        self._load = load
+        self._kind: Kind | None = None
+
+    async def judge(self, proposed: Proposed) -> EffectClass:
+        return await (await self._loaded()).judge(proposed)
+
+    async def ready(self, prepared: Prepared) -> Exchange:
+        return await (await self._loaded()).ready(prepared)
+
+    async def _loaded(self) -> Kind:
+        if self._kind is None:
+            loaded = await asyncio.to_thread(self._load)
+            self._kind = self._kind or loaded  # of first calls at once, one kind and what it remembers stays
+        return self._kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,3 +45,10 @@ def test_no_module_is_called_by_a_word_that_says_nothing() -> None:
 def test_module_opens_by_saying_what_it_owns(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     assert not text.strip() or text.startswith('"""')
+
+
+def test_a_worker_starts_without_the_libraries_that_few_jobs_need() -> None:
+    rare = ("anthropic", "openai", "mcp")
+    code = f"import sys, activities.worker; print([name for name in {rare!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
