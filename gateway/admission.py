@@ -127,13 +127,15 @@ class Admission:
     async def _reserve(self, new: Admissible) -> Reservation:
         """Once more where jobs that the ledger took for open turn out to have ended. Raises Refused."""
         fn = partial(reserve_job, asked=new, workspace_open_jobs=self._workspace_open_jobs)
-        key = f"{new.start.workspace}.{new.start.job_id}"
+        write = partial(self._ledger.write_grouped, fn, key=f"{new.start.workspace}.{new.start.job_id}")
+        if new.start.retry_of is not None:  # it locks other jobs' rows, so it has no companions that may hold one
+            write = partial(self._ledger.write, fn)
         try:
-            return await self._ledger.write_grouped(fn, key=key)
+            return await write()
         except StillOpen as full:
             if not await self._note_ends(new.start.workspace, full.jobs):
                 raise
-            return await self._ledger.write_grouped(fn, key=key)
+            return await write()
 
     async def _note_ends(self, workspace: Workspace, jobs: Sequence[JobId]) -> bool:
         """Whether any of these jobs has ended; those that have are open no more."""

@@ -181,7 +181,9 @@ def _commit_together(engine: Engine, members: list[_Member]) -> None:
             try:
                 with conn.begin_nested():
                     member.result = member.fn(conn)
-            except Exception as error:  # noqa: BLE001 - it is that member's answer
+            except Exception as error:
+                if may_run_again(error):  # nobody's: it comes of what else is locked, and ends with the transaction
+                    raise
                 member.error = _unavailable(error) if is_trouble(error) else error
 
     try:

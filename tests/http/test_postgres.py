@@ -73,12 +73,13 @@ async def test_the_ledger_is_not_a_file(pair: Stack, first: Client) -> None:
 
 
 async def test_of_retries_at_two_gateways_at_once_one_is_admitted(pair: Stack, first: Client, second: Client) -> None:
-    """Unattended writes that failed for certain: each retry that is admitted writes again."""
+    """Writes that failed for certain: each retry that is admitted writes again, and does not end meanwhile."""
     for _ in range(5):
         pair.effects.reset()
         pair.effects.set_behaviour(NAME, Behaviour(status=422, times=1))
         source = await first.accepted(NAME)
         await first.until_ended(source)
+        pair.effects.set_behaviour(NAME, Behaviour(delay_seconds=3))
         answers = await asyncio.gather(*(retry((first, second)[n % 2], source) for n in range(6)))
         assert sorted(answer.status_code for answer in answers) == [202, *[409] * 5]
         [admitted] = [answer.json()["job_id"] for answer in answers if answer.status_code == 202]

@@ -133,6 +133,46 @@ async def test_a_row_locked_for_too_long_is_unavailable(ledger: Ledger) -> None:
     assert_unavailable(refused.value)
 
 
+async def test_a_group_that_waits_in_a_ring_runs_again_and_every_member_has_its_own_answer(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """A companion's error has the group run member by member; the ring closes there, and is nobody's error."""
+    second = receipt("k-2").job_id
+    for row in (receipt(), receipt("k-2")):
+        await ledger.write(lambda conn, row=row: reserve(conn, row))
+    other = Ledger.open(postgres_url)
+    runs, has_first, has_second = 0, threading.Event(), threading.Event()
+
+    def crossing(conn: Connection) -> int:
+        nonlocal runs
+        runs += 1
+        if runs > 1:
+            lock_job(conn, DEMO, JOB)
+            has_first.set()
+            assert has_second.wait(30)
+            lock_job(conn, DEMO, second)
+        return runs
+
+    def fails(_conn: Connection) -> None:
+        raise ValueError("its own")
+
+    def opposite(conn: Connection) -> None:
+        lock_job(conn, DEMO, second)
+        has_second.set()
+        assert has_first.wait(30)
+        time.sleep(0.4)  # the group waits first, so it is the one that the server gives up
+        lock_job(conn, DEMO, JOB)
+
+    blocker = asyncio.create_task(ledger.write_grouped(lambda _: time.sleep(0.2), key="first"))
+    await asyncio.sleep(0.05)  # the two below wait together for it
+    group = [ledger.write_grouped(crossing, key="a"), ledger.write_grouped(fails, key="b")]
+    *answers, _ = await asyncio.gather(*group, other.write(opposite), return_exceptions=True)
+    await blocker
+    await other.close()
+    assert answers[0] == runs == 3
+    assert isinstance(answers[1], ValueError)
+
+
 async def two_changes(ledger: Ledger, *, announced: bool) -> list[int]:
     """What a reader sees after the change that it saw first, when the lower number was taken by a slow writer."""
     taken, release = threading.Event(), threading.Event()
