@@ -69,6 +69,7 @@ def second(pair: Stack) -> Client:
 async def test_the_ledger_is_not_a_file(pair: Stack, first: Client) -> None:
     key = await first.accepted(NAME)
     assert await traces(pair, key) == BOTH
+    await first.until_ended(key)
     assert not list(pair.data.glob("ledger.db*"))
 
 
@@ -76,7 +77,7 @@ async def test_of_retries_at_two_gateways_at_once_one_is_admitted(pair: Stack, f
     """Writes that failed for certain: each retry that is admitted writes again, and does not end meanwhile."""
     for _ in range(5):
         pair.effects.reset()
-        pair.effects.set_behaviour(NAME, Behaviour(status=422, times=1))
+        pair.effects.set_behaviour(NAME, Behaviour(status=422))
         source = await first.accepted(NAME)
         await first.until_ended(source)
         pair.effects.set_behaviour(NAME, Behaviour(delay_seconds=3))
