@@ -24,7 +24,7 @@ demo: venv  ## the whole story on a throw-away folder, in a minute or two
 dev: venv  ## Temporal, a worker and the API on DATA (.jobgate), until Ctrl-C
 	$(BIN)/jobgate dev --data $(DATA) $(ARGS)
 
-# Two processes keep two cores busy: most tests wait for servers. What needs a quiet machine comes first, by itself.
+# Three processes keep two cores busy: most tests wait for servers. What needs a quiet machine comes first, by itself.
 ifeq ($(ARGS),)
 test: test-alone test-together test-uncached  ## all tests, on real servers, and the workflow ones once more without a cache (ARGS: options of pytest)
 else
@@ -36,10 +36,10 @@ test-alone: venv
 	$(BIN)/python -m pytest -m "alone and not slow"
 
 test-together: venv
-	$(BIN)/python -m pytest -m "not slow and not alone" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow and not alone" -n 3 --dist loadfile --no-loadscope-reorder
 
 test-uncached: venv
-	JOBGATE_TEST_CACHE_OFF=1 $(BIN)/python -m pytest tests/workflow
+	JOBGATE_TEST_CACHE_OFF=1 $(BIN)/python -m pytest tests/workflow -n 3 --dist loadfile
 
 check: venv  ## format, lint, types, imports
 	$(BIN)/ruff format --check

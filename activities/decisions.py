@@ -5,6 +5,7 @@ three words and no text of theirs. Expiry is written by
 compare-and-set: a decision that was first stands.
 """
 
+import contextlib
 import json
 
 from pydantic import JsonValue
@@ -22,7 +23,8 @@ from gateway.ledger.engine import Ledger
 from gateway.ledger.gates import held_job_released, redeem_for
 from gateway.ledger.packets import packets_of
 from gateway.ledger.receipts import ReceiptRow, find_receipt, lock_job
-from workflows.contract.errors import StepCode
+from gateway.ledger.untaken import take_decision
+from workflows.contract.errors import Refused, StepCode
 from workflows.contract.gates import PacketTerms
 from workflows.contract.ids import BlobRef, ToolName
 from workflows.contract.steps import Activity, ArchiveInput, AuthorityOutput, DecisionInput, GateOutput, Ruling
@@ -53,19 +55,27 @@ class LedgerActivities:
             _receipt(conn, attempt)
             of = (attempt.workspace, attempt.job_id, asked.request_id)
             shown = None if asked.shown is None else asked.shown.model_dump(mode="json")
-            return close_request(
+            now = attempt.clock.now()
+            decision = close_request(
                 conn,
                 *of,
                 verdict="voided" if asked.void else "expired",
                 action_digest=asked.action_digest,
-                at=attempt.clock.now(),
+                at=now,
                 shown=shown,
             )
+            take_decision(conn, *of, now)
+            return decision
 
         if asked.close or asked.void:
             decision, votes = await self._ledger.write(closed), 0
         else:
             decision, votes = await self._ledger.read(stands)
+            if decision is not None and decision.taken_at is None:
+                of = (attempt.workspace, attempt.job_id, asked.request_id)
+                now = attempt.clock.now()
+                with contextlib.suppress(Refused):  # then it is told of once more
+                    await self._ledger.write_grouped(lambda conn: take_decision(conn, *of, now), key=attempt.key)
         return Ruling(verdict=None, votes=votes) if decision is None else await self._ruling(attempt, decision)
 
     @activity.defn(name=Activity.READ_GATE)

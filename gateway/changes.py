@@ -2,8 +2,9 @@
 
 The ledger is the fact and a hint is only its messenger: whoever calls reads the ledger again, so a hint that is lost
 delays and never permits. Every API and worker process delivers what nobody has delivered yet, at once after a change of
-its own and every `sweep_s` seconds; hints may come twice. A vendor's answer that its job has not taken
-is told of in the same way. A job admitted while a change was made finds it when its acceptance is recorded.
+its own and every `sweep_s` seconds; hints may come twice. A vendor's answer that its job has not taken is told of in
+the same way, a verdict of people by `gateway.untaken`. A job admitted while a change was made finds it when its
+acceptance is recorded.
 """
 
 import asyncio
@@ -40,6 +41,7 @@ from gateway.ledger.receipts import ReceiptRow, accept, find_receipt
 from gateway.stranded import Stranded
 from gateway.telemetry import log
 from gateway.temporal import Engine
+from gateway.untaken import Untaken
 from workflows.contract.errors import Refused
 from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace
 from workflows.contract.steps import CallbackHint, Hint
@@ -171,6 +173,7 @@ class Changes:
         self._ends_due = 0.0
         self._told: dict[str, float] = {}
         self._stranded = Stranded(ledger, engine)
+        self._untaken = Untaken(ledger, engine)
 
     def wake(self) -> None:
         """Something was changed and committed in this process."""
@@ -183,6 +186,7 @@ class Changes:
                 await self._expire()
                 await self.deliver()
                 await self._tell_of_answers()
+                await self._untaken.tell()
                 await self._stranded.release()
                 if self._notes_ends and loop.time() >= self._ends_due:
                     await self._note_ends()

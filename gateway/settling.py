@@ -132,7 +132,7 @@ def settle(
     ):
         reason = None if body.reason is None else clean_text(body.reason, REASON_CHARS)
         settled = DecisionRow(
-            *of, "settle", effect.action_digest, body.answer, reason, (caller.principal,), now, shown=None
+            *of, "settle", effect.action_digest, body.answer, reason, (caller.principal,), now, taken_at=now
         )
         settle_afterwards(conn, settled)
         subject = f"{job.job_id}/{effect.effect_id}"

@@ -39,7 +39,7 @@ class VoteRow:
 @dataclass(frozen=True)
 class DecisionRow:
     """`answer` is JSON: of an answer or a settlement, else None. `decided_by` is empty when nobody decided. `shown` is
-    the request as it was shown, as JSON; None in rows of the first release."""
+    the request as it was shown, as JSON; None in rows of the first release. `taken_at`: when the job read it."""
 
     workspace: Workspace
     job_id: JobId
@@ -51,6 +51,7 @@ class DecisionRow:
     decided_by: tuple[PrincipalId, ...]
     decided_at: datetime
     shown: Mapping[str, Any] | None = None
+    taken_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def close_request(
     """
     if not lock_job(conn, workspace, job_id):
         return None
-    row = DecisionRow(workspace, job_id, request_id, verdict, action_digest, None, None, (), at, shown)
+    row = DecisionRow(workspace, job_id, request_id, verdict, action_digest, None, None, (), at, shown, taken_at=at)
     inserted = conn.execute(_DECIDE, vars(row)).first()
     if inserted is None:
         return find_decision(conn, workspace, job_id, request_id)

@@ -70,7 +70,7 @@ async def _job(record: Record, reader: Speaker, key: str, story: str, app: int) 
         told=tuple(record.told[key]),
         view=view,
         events=tuple(events),
-        seen=tuple(record.seen[key]),
+        seen=tuple(tuple(one) for one in record.seen[key].values()),
     )
 
 

@@ -25,7 +25,8 @@ class Told:
 @dataclass(frozen=True)
 class JobFacts:
     """One key: everything that was answered, and how its job looks at the end. `asks`: the tools its policy asks about.
-    `seen`: statuses in the order in which one reader saw them. `view` None: the last read was not answered with 200."""
+    `seen`: of each reader, statuses in the order seen; reads of two may overlap. `view` None: the last read was not
+    answered with 200."""
 
     key: str
     plugin: str
@@ -34,7 +35,7 @@ class JobFacts:
     told: tuple[Told, ...] = ()
     view: Json | None = None
     events: tuple[Json, ...] = ()
-    seen: tuple[str, ...] = ()
+    seen: tuple[tuple[str, ...], ...] = ()
 
     @property
     def receipt(self) -> Json | None:

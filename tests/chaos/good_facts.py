@@ -45,7 +45,7 @@ def job(key: str, status: str = "succeeded", **more: Any) -> JobFacts:
     end = f"job.{status}" if status in ("succeeded", "failed", "canceled") else "request.opened"
     told = (Told(202, receipt(key), T0), Told(200, receipt(key), T0 + MS))
     events = tuple(event(seq, type) for seq, type in enumerate(("job.queued", "job.started", end), 1))
-    usual = JobFacts(key, "p", f"app-of-{key}", frozenset(), told, view(status), events, ("running", status))
+    usual = JobFacts(key, "p", f"app-of-{key}", frozenset(), told, view(status), events, (("running", status),))
     return replace(usual, **more)
 
 

@@ -90,10 +90,11 @@ def watchers_miss_nothing(facts: Facts) -> Iterator[Violation]:
 def status_never_returns(facts: Facts) -> Iterator[Violation]:
     """Once a job was seen ended it is seen so, and in the same way, for ever."""
     for job in facts.jobs:
-        seen = [*job.seen, *([job.view["status"]] if job.view else [])]
-        first = next((number for number, status in enumerate(seen) if status in TERMINAL), len(seen))
-        if len(set(seen[first:])) > 1:
-            yield Violation("status_never_returns", job.key, f"it was seen {' then '.join(_changes(seen))}")
+        for one in job.seen:
+            seen = [*one, *([job.view["status"]] if job.view else [])]
+            first = next((number for number, status in enumerate(seen) if status in TERMINAL), len(seen))
+            if len(set(seen[first:])) > 1:
+                yield Violation("status_never_returns", job.key, f"it was seen {' then '.join(_changes(seen))}")
 
 
 def cancel_has_one_time(facts: Facts) -> Iterator[Violation]:

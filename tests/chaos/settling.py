@@ -46,7 +46,7 @@ async def settle(
         for key in sorted(left):
             view = await reader.status(key)
             if view is not None:
-                record.seen[key].append(view["status"])
+                record.seen[key]["settling"].append(view["status"])
                 left -= {key} if view["status"] in TERMINAL else set()
         await asyncio.sleep(0.5)
     return round(time.monotonic() - began, 1)

@@ -49,7 +49,7 @@ class Record:
     """What clients were told during one run."""
 
     told: dict[str, list[Told]] = field(default_factory=lambda: defaultdict(list))
-    seen: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    seen: dict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     retries: dict[str, str] = field(default_factory=dict[str, str])
     """New key by the key of its source."""
     cancels: list[CancelFacts] = field(default_factory=list[CancelFacts])

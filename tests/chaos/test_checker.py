@@ -114,8 +114,8 @@ MUTANTS: list[tuple[str, str, Doctor]] = [
     ("accepted_ends_or_waits", "can not be read", of_job("kept", view=None)),
     ("accepted_ends_or_waits", "runs on behind its end", lambda facts: replace(
         facts, runs=tuple(replace(one, status="RUNNING") for one in facts.runs))),
-    ("status_never_returns", "failed, then not", of_job("plain", seen=("running", "failed", "succeeded"))),
-    ("status_never_returns", "ended, then runs", of_job("plain", seen=("succeeded", "running"))),
+    ("status_never_returns", "failed, then not", of_job("plain", seen=(("running", "failed", "succeeded"),))),
+    ("status_never_returns", "ended, then runs", of_job("plain", seen=(("succeeded", "running"),))),
     ("events_have_no_gap", "a gap", of_job("kept", events=TWO_EVENTS)),
     ("events_have_no_gap", "no end", of_job("kept", events=(event(1, "job.queued"), event(2, "job.started")))),
     ("watchers_miss_nothing", "a gap", watched(((1, "job.queued"), (3, "job.succeeded")))),

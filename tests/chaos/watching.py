@@ -73,7 +73,7 @@ async def watch_by_poll(reader: Speaker, job: str, api: int, _: int) -> None:
             await asyncio.sleep(AGAIN_S)
             continue
         view = reply.json
-        reader.record.seen[job].append(view["status"])
+        reader.record.seen[job][f"poll {number}"].append(view["status"])
         for event in view["events"]:
             _give(reader, number, event["seq"], event["type"])
         cursor = view["next_cursor"] or cursor

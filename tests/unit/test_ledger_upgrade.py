@@ -82,12 +82,8 @@ FIRST_ROWS["changes"][1]["subject"] = "runtime"
 def database(empty_url: str) -> Iterator[Engine]:
     """The first release's schema with its rows; not yet upgraded."""
     engines = open_engines(empty_url, make=True)
-    config = Config()
-    folder = Path(gateway.ledger.__path__[0]) / "migrations"
-    config.set_main_option("script_location", str(folder))
+    upgrade(engines.writer, FIRST)
     with engines.writer.begin() as conn:
-        config.attributes["connection"] = conn
-        command.upgrade(config, FIRST)
         tables = _reflected(conn)
         for name, rows in FIRST_ROWS.items():
             for row in rows:
@@ -95,6 +91,15 @@ def database(empty_url: str) -> Iterator[Engine]:
     yield engines.writer
     engines.reader.dispose()
     engines.writer.dispose()
+
+
+def upgrade(engine: Engine, to: str) -> None:
+    config = Config()
+    folder = Path(gateway.ledger.__path__[0]) / "migrations"
+    config.set_main_option("script_location", str(folder))
+    with engine.begin() as conn:
+        config.attributes["connection"] = conn
+        command.upgrade(config, to)
 
 
 def _reflected(conn: Connection) -> MetaData:
@@ -171,3 +176,21 @@ def test_what_is_announced_after_an_upgrade_waits_for_delivery(database: Engine,
         conn.execute(insert(metadata.tables["changes"]), {"workspace": DEMO, "kind": "k", "subject": "s", "at": AT})
     with database.connect() as conn:
         assert [change.subject for change in undelivered_changes(conn, limit=10)] == ["s"]
+
+
+def test_retries_find_the_first_job_of_their_line_and_old_verdicts_count_as_taken(
+    database: Engine, empty_url: str
+) -> None:
+    upgrade(database, "0004")
+    with database.begin() as conn:
+        kept = _reflected(conn).tables["receipts"]
+        for job, source in (("k-3", str(JOB)), ("k-4", "k-3"), ("k-5", str(JOB))):
+            conn.execute(insert(kept), {**RECEIPT, "job_id": job, "retry_of": source})
+    migrate(empty_url)
+    with database.connect() as conn:
+        tables = _reflected(conn).tables
+        receipts, decisions = tables["receipts"].c, tables["decisions"].c
+        lines = {row.job_id: row.line for row in conn.execute(select(receipts.job_id, receipts.line))}
+        taken = conn.execute(select(decisions.taken_at, decisions.decided_at)).all()
+    assert lines == {str(JOB): None, "k-2": None, "k-3": str(JOB), "k-4": str(JOB), "k-5": str(JOB)}
+    assert [tuple(row) for row in taken] == [(MICROS, MICROS)]

@@ -9,14 +9,13 @@ down_revision = "0003"
 
 def upgrade() -> None:
     op.add_column("receipts", sa.Column("first_run", sa.Text(), nullable=True))
-    op.add_column("receipts", sa.Column("line", sa.Text(), nullable=True))
     op.create_index(
-        "ix_receipts_workspace_line_seq",
+        "ix_receipts_workspace_retry_of",
         "receipts",
-        ["workspace", "line", "seq"],
+        ["workspace", "retry_of"],
         unique=False,
-        sqlite_where=sa.text("line IS NOT NULL"),
-        postgresql_where=sa.text("line IS NOT NULL"),
+        sqlite_where=sa.text("retry_of IS NOT NULL"),
+        postgresql_where=sa.text("retry_of IS NOT NULL"),
     )
     op.add_column("receipts", sa.Column("erased_at", sa.BigInteger(), nullable=True))
     op.add_column("receipts", sa.Column("emptied_at", sa.BigInteger(), nullable=True))
