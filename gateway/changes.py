@@ -41,7 +41,7 @@ from gateway.ledger.receipts import ReceiptRow, accept, find_receipt
 from gateway.stranded import Stranded
 from gateway.telemetry import log
 from gateway.temporal import Engine
-from gateway.untaken import Untaken
+from gateway.untaken import Reminder
 from workflows.contract.errors import Refused
 from workflows.contract.ids import JobId, PluginName, PrincipalId, Workspace
 from workflows.contract.steps import CallbackHint, Hint
@@ -173,7 +173,7 @@ class Changes:
         self._ends_due = 0.0
         self._told: dict[str, float] = {}
         self._stranded = Stranded(ledger, engine)
-        self._untaken = Untaken(ledger, engine)
+        self._reminder = Reminder(ledger, engine)
 
     def wake(self) -> None:
         """Something was changed and committed in this process."""
@@ -186,7 +186,7 @@ class Changes:
                 await self._expire()
                 await self.deliver()
                 await self._tell_of_answers()
-                await self._untaken.tell()
+                await self._reminder.tell()
                 await self._stranded.release()
                 if self._notes_ends and loop.time() >= self._ends_due:
                     await self._note_ends()

@@ -150,8 +150,8 @@ decisions = Table(
     instant("decided_at"),
     # The request as it was shown, so that it can be read when the job has forgotten it.
     json("shown", null=True),
-    # Whether the job has taken the verdict, and when it was last told of it once more.
-    instant("told_at", null=True),
+    # Whether the job has taken the verdict; once it was told again of one, when that is due the next time.
+    instant("due_at", null=True),
     instant("taken_at", null=True),
     of_a_job(),
     Index(None, "decided_at", sqlite_where=text("taken_at IS NULL"), postgresql_where=text("taken_at IS NULL")),

@@ -7,7 +7,7 @@ from temporalio.api.enums.v1 import EventType
 
 from gateway.ledger.decisions import VoteRow, cast_vote
 from gateway.ledger.engine import Ledger
-from gateway.untaken import TAKEN_WITHIN
+from gateway.ledger.untaken import TAKEN_WITHIN
 from tests.conftest import FreshStack
 from tests.http.jobs import waiting_job, waiting_plugin
 from tests.rig.client import Client

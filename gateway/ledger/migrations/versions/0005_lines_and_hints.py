@@ -31,7 +31,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("line IS NOT NULL"),
         postgresql_where=sa.text("line IS NOT NULL"),
     )
-    op.add_column("decisions", sa.Column("told_at", sa.BigInteger(), nullable=True))
+    op.add_column("decisions", sa.Column("due_at", sa.BigInteger(), nullable=True))
     op.add_column("decisions", sa.Column("taken_at", sa.BigInteger(), nullable=True))
     op.execute("UPDATE decisions SET taken_at = decided_at")
     op.create_index(
