@@ -35,7 +35,8 @@ MAY_CHANGE = {
         *("confirmed_at", "refused_at", "first_run", "job_input", "erased_at", "emptied_at", ANY),
         *("receipt", "version", "plugin_digest", "snapshot", "deadline_at", "reserved_at"),
     },
-    "decisions": {"answer", "reason", "shown"},  # erased on request, in `gateway.ledger.erasures` alone
+    # Three are erased on request, in `gateway.ledger.erasures` alone; two say whether the job has read the verdict.
+    "decisions": {"answer", "reason", "shown", "due_at", "taken_at"},
     "votes": {"reason"},
     "artifacts": {"erased_at"},
     "plugin_versions": {"withdrawn_at", "withdrawn_reason"},
