@@ -32,6 +32,8 @@ COUNTED_BLOBS = 200_000
 """A listing of S3 has a thousand a page; a count that says "more" is enough."""
 _HASH_ASIDE_BYTES = 1024 * 1024
 """Above this, hashing takes longer than an event loop should be held up."""
+PARTS_AT_ONCE = 2
+"""Parts of 5 MiB that one upload may hold in memory while they are written; obstore's own choice is twelve."""
 CHUNK_BYTES, SENT_BYTES = 1024 * 1024, 64 * 1024
 """Pieces that are hashed, and pieces that are sent: a reader of 15 kB a second takes one within the send timeout."""
 _PROBE_WORKSPACE = Workspace("readyz")
@@ -107,7 +109,9 @@ class Blobs:
         self._folder.need(workspace)
         attributes = None if isinstance(self._store, LocalStore) else dict(headers)
         try:
-            await self._store.put_async(_key(workspace, ref), data, attributes=attributes, mode="overwrite")
+            await self._store.put_async(
+                _key(workspace, ref), data, attributes=attributes, mode="overwrite", max_concurrency=PARTS_AT_ONCE
+            )
         except (BaseError, OSError, ValueError) as error:
             raise blobs_unavailable() from error
 
