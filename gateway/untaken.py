@@ -4,6 +4,7 @@ The verdict stands in the ledger and the job would wait for ever, so it is told 
 task is due anyway has a hint, or will look; one without a worker so gets one signal however long it waits.
 """
 
+import asyncio
 from datetime import UTC, datetime
 
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
@@ -14,7 +15,8 @@ from gateway.telemetry import log
 from gateway.temporal import Engine
 from workflows.contract.steps import Activity, DecisionHint
 
-LOOKED_AT = 100
+LOOKED_AT = 16
+"""A sweep, all at once: what else is swept does not wait for an engine that answers slowly."""
 
 
 class Reminder:
@@ -27,9 +29,10 @@ class Reminder:
     async def tell(self) -> None:
         """Raises Refused."""
         now = datetime.now(UTC)
-        for one in await self._ledger.read(lambda conn: untaken_decisions(conn, now, LOOKED_AT)):
-            if await self._ledger.write(lambda conn, one=one: claim_telling(conn, one, now)):
-                await self._tell(one)
+        due = await self._ledger.read(lambda conn: untaken_decisions(conn, now, LOOKED_AT))
+        if due:
+            mine = await self._ledger.write(lambda conn: [one for one in due if claim_telling(conn, one, now)])
+            await asyncio.gather(*map(self._tell, mine))
 
     async def _tell(self, one: Untaken) -> None:
         of = one.workspace, one.job_id
