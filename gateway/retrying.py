@@ -70,7 +70,5 @@ def again(source: ReceiptRow, asked: RetryIn) -> RetryRequest:
 
 def done_before(conn: Connection, job: ReceiptRow, tool: ToolName, args: Mapping[str, JsonValue]) -> JobId | None:
     """The job of this one's line of retries in which this very call took effect; None for what is new."""
-    if job.line is None:  # the first one: once it was retried, it gets no permit
-        return None
     digests = [action_digest(tool, version, dict(args)) for version in versions_in_line(conn, job)]
     return done_in_line(conn, job, digests)
