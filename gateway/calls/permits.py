@@ -36,6 +36,8 @@ from workflows.contract.steps import DecisionHint
 PERMIT_LIVES_S = 0.25
 ENGINES_WORD_LIVES_S = 1.0
 """How old the engine's word, that it waits for this attempt, may be when the ledger gives the permit."""
+ASKS_WITHIN_S, ASKS_LOOKED_AT_EVERY_S = 15.0, 1.0
+"""From a job's last look at a write that it does not know of until it is seen to ask people about it."""
 SETTLING_S = 60.0
 """How long an answer waits for a ledger that does not take its bill: another attempt would ask, and cost, again."""
 BETWEEN_TRIES_S = 0.2
@@ -52,6 +54,7 @@ class Permits:
         self._metrics = metrics
         self._ttl = timedelta(seconds=authority_ttl_s)
         self._descendants: set[tuple[str, str]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
 
     async def standing(self, attempt: Attempt) -> Standing:
         """The job's receipt and its authority, renewed where less than half of its time is left. Raises StepError where
@@ -191,17 +194,30 @@ class Permits:
             return effects.mark_not_sent(conn, intent.effect_id, given.epoch) and given_up
 
         if await self._ledger.write_grouped(give, key=attempt.key):
-            await self.tell_known(attempt, intent.effect_id)
+            self.tell_known(attempt, intent.effect_id)
 
-    async def tell_known(self, attempt: Attempt, effect: EffectId) -> None:
-        """What the job gave up as unknown is known after all: if it asks people about it, let it look once more."""
-        with contextlib.suppress(Refused):  # it stands in the ledger; whoever settles it is told so
-            execution = await self._engine.describe(attempt.workspace, attempt.job_id)
-            recorded = None if execution is None else execution.recorded
-            for request in () if recorded is None else recorded.view.requests:
-                if request.effect_id == effect and request.state == "pending":
-                    hint = DecisionHint(request_id=request.request_id)
-                    await self._engine.hint_decision(attempt.workspace, attempt.job_id, hint)
+    def tell_known(self, attempt: Attempt, effect: EffectId) -> asyncio.Task[None]:
+        """What the job gave up as unknown is known after all: if it asks people about it, let it look once more. It may
+        have looked a moment ago and be about to ask, so the question is waited for: apart from this attempt, which is
+        not waited for any more and may be ended at any moment."""
+        task = asyncio.create_task(self._tell_known(attempt, effect))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        return task
+
+    async def _tell_known(self, attempt: Attempt, effect: EffectId) -> None:
+        until = time.monotonic() + ASKS_WITHIN_S
+        while time.monotonic() < until:
+            with contextlib.suppress(Refused):  # it stands in the ledger; whoever settles it is told so
+                execution = await self._engine.describe(attempt.workspace, attempt.job_id)
+                if execution is None or execution.ending is not None:
+                    return
+                for request in () if execution.recorded is None else execution.recorded.view.requests:
+                    if request.effect_id == effect and request.state == "pending":
+                        hint = DecisionHint(request_id=request.request_id)
+                        await self._engine.hint_decision(attempt.workspace, attempt.job_id, hint)
+                        return
+            await asyncio.sleep(ASKS_LOOKED_AT_EVERY_S)
 
     async def refuse(self, attempt: Attempt, denied: Denied) -> StepError:
         """The error to raise; a stop also cancels the workflow, because whoever set it may have died before that."""

@@ -1,8 +1,9 @@
 """What came of a write whose outcome is not known: the ledger's word, else that of the tool's reconciling read.
 
-The write is never sent from here, and one that was not sent is closed, so that no late attempt sends it. What a tool
-tells is written to the effect before it is believed; one that has not found the effect is believed only when it is
-asked again: what was sent may still be on its way.
+The write is never sent from here. One that was not sent is closed, so that no late attempt sends it; one that was is
+given up as `unknown`, so that whoever has its answer late tells the job. What a tool tells is written to the effect
+before it is believed; one that has not found the effect is believed only when it is asked again: what was sent may
+still be on its way.
 """
 
 import json
@@ -25,7 +26,7 @@ from gateway.ledger.receipts import ReceiptRow
 from gateway.manifest import Tool
 from gateway.snapshots import Snapshot, Snapshots
 from workflows.contract.errors import StepCode, StepError
-from workflows.contract.ids import effect_id
+from workflows.contract.ids import Digest, effect_id
 from workflows.contract.steps import ReconcileInput, ReconcileOutput
 
 NOT_KNOWN = ReconcileOutput(outcome="not_known")
@@ -80,14 +81,16 @@ class Reconciling:
         return ReconcileOutput(outcome="did_not_happen", by="tool", result_ref=ref)
 
     async def _row(self, attempt: Attempt, asked: ReconcileInput) -> EffectRow | None:
-        """The effect as it stands. Where no permit is out nothing was sent, and from now on nothing can be."""
+        """The effect as it stands. Where no permit is out nothing was sent, and from now on nothing can be; of what was
+        sent nobody waits for the answer any more."""
         row = await self._ledger.read(lambda conn: find_effect(conn, asked.effect_id))
-        return await self._close(attempt, asked) if row is None or row.state == "intended" else row
+        if row is not None and row.state not in ("intended", "sent"):
+            return row
+        if asked.action_digest is not None:
+            return await self._give_up(attempt, asked, asked.action_digest)
+        return None if row is None or row.state == "intended" else row
 
-    async def _close(self, attempt: Attempt, asked: ReconcileInput) -> EffectRow | None:
-        digest = asked.action_digest
-        if digest is None:
-            return None
+    async def _give_up(self, attempt: Attempt, asked: ReconcileInput, digest: Digest) -> EffectRow | None:
         if effect_id(attempt.workspace, attempt.job_id, asked.step, asked.call, digest) != asked.effect_id:
             raise StepError(StepCode.REJECTED, "The effect is not the one that was proposed.")
         intent = Intent(
@@ -104,11 +107,12 @@ class Reconciling:
         )
         at = attempt.clock.now()
 
-        def close(conn: Connection) -> EffectRow | None:
-            effects.close_unsent(conn, intent, at=at)
+        def give_up(conn: Connection) -> EffectRow | None:
+            if not effects.close_unsent(conn, intent, at=at):
+                effects.give_up(conn, intent, at=at)
             return find_effect(conn, asked.effect_id)
 
-        return await self._ledger.write_grouped(close, key=attempt.key)
+        return await self._ledger.write_grouped(give_up, key=attempt.key)
 
     async def _told(self, attempt: Attempt, row: EffectRow) -> ReconcileOutput:
         """The ledger's word. A person's settlement has no result of the tool, so the model gets a sentence."""

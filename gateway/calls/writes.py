@@ -171,7 +171,7 @@ class Writes:
             if not mine:
                 raise overtaken()
             if late:
-                await self._permits.tell_known(attempt, intent.effect_id)
+                self._permits.tell_known(attempt, intent.effect_id)
             return ref
 
 

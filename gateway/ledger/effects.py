@@ -120,6 +120,11 @@ _CLOSE = (
     .values(state="failed", finished_at=bindparam("at"))
     .returning(effects.c.effect_id)
 )
+_GIVE_UP = (
+    update(effects)
+    .where(_THIS, _OF_JOB, effects.c.state == "sent")
+    .values(state="unknown", finished_at=bindparam("at"))
+)
 _RECONCILE = (
     update(effects)
     .where(_THIS, _OF_JOB, effects.c.state.in_(NOT_KNOWN))
@@ -183,6 +188,12 @@ def close_unsent(conn: Connection, intent: Intent, *, at: datetime) -> bool:
         return True
     of = {"of_effect": intent.effect_id, "of_workspace": intent.workspace, "of_job": intent.job_id, "at": at}
     return conn.execute(_CLOSE, of).first() is not None
+
+
+def give_up(conn: Connection, intent: Intent, *, at: datetime) -> None:
+    """`unknown`, where it was sent and nothing came of it yet; an answer that comes late still counts."""
+    of = {"of_effect": intent.effect_id, "of_workspace": intent.workspace, "of_job": intent.job_id, "at": at}
+    conn.execute(_GIVE_UP, of)
 
 
 def record_outcome(

@@ -160,3 +160,20 @@ async def test_a_step_that_is_ended_by_hand_with_any_answer_wedges_no_job(
         assert (view["failure"]["code"], sent) == ("internal", 1)
     else:
         assert (view["status"], sent) == ("succeeded", 2)
+
+
+async def test_an_answer_that_comes_while_people_are_asked_ends_the_question(ground: Stack) -> None:
+    """The attempt that an operator failed still waits for the tool; its job gave the write up, as the ledger says."""
+    app, name = ground.client(), fresh_name("given-up")
+    ground.effects.set_behaviour(name, Behaviour(answer=Answer.HOLD, times=1))
+    job = await app.accepted(await published(ground, [turn(call(name)), final()], tool(name, "write")))
+    await ground.effects.wait_for_calls(name, 1, BUSY_S, job=job)
+    [step] = (await described(ground, job)).raw_description.pending_activities
+    await on_job(ground, job, "activity", "fail", "--detail", '"x"', "--activity-id", step.activity_id)
+    [request] = await app.until_request(job, BUSY_S)
+    [effect] = (await ground.client("operator").get(f"/v1/operator/jobs/{job}"))["effects"]
+    assert effect["state"] == "unknown"
+    ground.effects.release(name)
+    view = await app.until_ended(job, BUSY_S)
+    assert (view["status"], len(ground.effects.calls(name, job=job))) == ("succeeded", 1)
+    assert (await app.request(job, request))["state"] == "voided"
