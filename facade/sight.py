@@ -130,7 +130,6 @@ class Sight:
             told = execution.recorded is not None and execution.recorded.view.status in TERMINAL
             if events or not told:
                 look = replace(look, record=await self.reader.end_record(workspace, job_id))
-        look = _accepted(look)
         if _needs_newest_step(look):
             look = replace(look, progress=await self.reader.newest_progress(workspace, job_id))
         view = state_of(look)

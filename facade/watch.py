@@ -201,7 +201,7 @@ class Watch:
         known, self._described = known if self._described else None, True
         here = cursor_at(self._last, self.resets) if self.look is not None else self._start
         look, page = await self._sight.page(self._workspace, self._job_id, here, PAGE, known)
-        if known is not None and (look.view is None or ended(look)):
+        if known is not None and look.execution is known and look.view is None:
             look, page = await self._sight.page(self._workspace, self._job_id, here, PAGE)
         if page is None:
             self.look, self.done = look, True

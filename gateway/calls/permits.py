@@ -189,7 +189,7 @@ class Permits:
         """Nothing left under this permit: the next attempt may take another one."""
 
         def give(conn: Connection) -> bool:
-            row = effects.find_effect(conn, intent.effect_id)
+            row = effects.hold_effect(conn, intent.effect_id)
             given_up = row is not None and row.state == "unknown"
             return effects.mark_not_sent(conn, intent.effect_id, given.epoch) and given_up
 

@@ -108,9 +108,11 @@ class Reconciling:
         at = attempt.clock.now()
 
         def give_up(conn: Connection) -> EffectRow | None:
-            if not effects.close_unsent(conn, intent, at=at):
-                effects.give_up(conn, intent, at=at)
-            return find_effect(conn, asked.effect_id)
+            effects.close_unsent(conn, intent, at=at)
+            row = effects.hold_effect(conn, asked.effect_id)
+            if row is not None and row.state == "sent":
+                effects.record_outcome(conn, row.effect_id, row.epoch, "unknown", None, at=at)
+            return row
 
         return await self._ledger.write_grouped(give_up, key=attempt.key)
 

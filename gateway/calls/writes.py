@@ -156,7 +156,7 @@ class Writes:
                 ref = await self._blobs.keep(attempt.workspace, attempt.job_id, result_bytes(outcome))
 
         def record(conn: Connection) -> tuple[bool, bool]:
-            row = effects.find_effect(conn, intent.effect_id)
+            row = effects.hold_effect(conn, intent.effect_id)
             mine = effects.record_outcome(conn, intent.effect_id, epoch, state, ref, at=at)
             return mine, row is not None and row.state == "unknown" != state
 

@@ -62,6 +62,7 @@ _COLUMNS = columns_of(EffectRow, effects)
 _THIS = effects.c.effect_id == bindparam("of_effect")
 _AT_EPOCH = and_(_THIS, effects.c.epoch == bindparam("of_epoch"))
 _FIND = select(*_COLUMNS).where(_THIS)
+_HOLD = _FIND.with_for_update()
 _OF_JOB = and_(effects.c.workspace == bindparam("of_workspace"), effects.c.job_id == bindparam("of_job"))
 _LIST = select(*_COLUMNS).where(_OF_JOB).order_by(effects.c.step, effects.c.call, effects.c.effect_id)
 _OPEN = (
@@ -120,11 +121,6 @@ _CLOSE = (
     .values(state="failed", finished_at=bindparam("at"))
     .returning(effects.c.effect_id)
 )
-_GIVE_UP = (
-    update(effects)
-    .where(_THIS, _OF_JOB, effects.c.state == "sent")
-    .values(state="unknown", finished_at=bindparam("at"))
-)
 _RECONCILE = (
     update(effects)
     .where(_THIS, _OF_JOB, effects.c.state.in_(NOT_KNOWN))
@@ -135,6 +131,12 @@ _RECONCILE = (
 
 def find_effect(conn: Connection, effect_id: EffectId) -> EffectRow | None:
     row = conn.execute(_FIND, {"of_effect": effect_id}).first()
+    return None if row is None else EffectRow(*row)
+
+
+def hold_effect(conn: Connection, effect_id: EffectId) -> EffectRow | None:
+    """As `find_effect`, for who changes it by what it was: until this transaction ends nobody else changes it."""
+    row = conn.execute(_HOLD, {"of_effect": effect_id}).first()
     return None if row is None else EffectRow(*row)
 
 
@@ -188,12 +190,6 @@ def close_unsent(conn: Connection, intent: Intent, *, at: datetime) -> bool:
         return True
     of = {"of_effect": intent.effect_id, "of_workspace": intent.workspace, "of_job": intent.job_id, "at": at}
     return conn.execute(_CLOSE, of).first() is not None
-
-
-def give_up(conn: Connection, intent: Intent, *, at: datetime) -> None:
-    """`unknown`, where it was sent and nothing came of it yet; an answer that comes late still counts."""
-    of = {"of_effect": intent.effect_id, "of_workspace": intent.workspace, "of_job": intent.job_id, "at": at}
-    conn.execute(_GIVE_UP, of)
 
 
 def record_outcome(

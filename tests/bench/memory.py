@@ -93,11 +93,10 @@ async def _settled(process: Process) -> float:
     seen = [_megabytes(process)]
 
     async def same() -> float | None:
-        await asyncio.sleep(5)
         seen.append(_megabytes(process))
         return seen[-1] if abs(seen[-1] - seen[-2]) <= 0.01 * seen[-1] else None
 
-    return await wait_until(same, 60, what=f"{process.name} has settled")
+    return await wait_until(same, 60, every=5, what=f"{process.name} has settled")
 
 
 def _megabytes(process: Process) -> float:

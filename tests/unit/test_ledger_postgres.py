@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import Connection, insert, select
 
+from gateway.ledger.effects import hold_effect, mark_sent, record_outcome
 from gateway.ledger.engine import Ledger
 from gateway.ledger.journal import announce, changes_since, latest_change
 from gateway.ledger.migrate import migrate
@@ -22,6 +23,7 @@ from gateway.ledger.tables import changes
 from tests.rig.postgres import Postgres
 from tests.rig.waiting import wait_until
 from tests.unit.ledger_rows import APP, AT, DEMO, JOB, receipt
+from tests.unit.test_effects import WRITE
 from tests.unit.test_ledger import assert_unavailable, note, noted
 from workflows.contract.errors import Refused
 
@@ -202,7 +204,7 @@ async def two_changes(ledger: Ledger, *, announced: bool) -> list[int]:
 
 
 def _waits_for_a_lock(conn: Connection) -> bool:
-    return bool(conn.exec_driver_sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").first())
+    return bool(conn.exec_driver_sql("SELECT 1 FROM pg_locks WHERE NOT granted").first())
 
 
 async def test_whoever_saw_a_change_has_seen_every_earlier_one(ledger: Ledger) -> None:
@@ -211,6 +213,32 @@ async def test_whoever_saw_a_change_has_seen_every_earlier_one(ledger: Ledger) -
 
 async def test_without_announcing_one_at_a_time_a_change_would_be_missed(ledger: Ledger) -> None:
     assert await two_changes(ledger, announced=False) == []
+
+
+async def test_whoever_changes_an_effect_by_what_it_was_has_seen_what_became_of_it(ledger: Ledger) -> None:
+    """A job gives a write up while its outcome comes: one of the two sees the other, so the job hears of it."""
+    await ledger.write(lambda conn: reserve(conn, receipt()))
+    await ledger.write(lambda conn: mark_sent(conn, WRITE, seen_epoch=0, at=AT))
+    held = threading.Event()
+
+    def give_up(conn: Connection) -> None:
+        assert hold_effect(conn, WRITE.effect_id) is not None
+        held.set()
+        ends = time.monotonic() + 5
+        while not _waits_for_a_lock(conn) and time.monotonic() < ends:
+            time.sleep(0.02)
+        record_outcome(conn, WRITE.effect_id, 1, "unknown", None, at=AT)
+
+    def outcome(conn: Connection) -> str | None:
+        row = hold_effect(conn, WRITE.effect_id)
+        assert record_outcome(conn, WRITE.effect_id, 1, "confirmed", None, at=AT)
+        return None if row is None else row.state
+
+    giving_up = asyncio.create_task(ledger.write(give_up))
+    await wait_until(held.is_set)
+    seen = await ledger.write(outcome)
+    await giving_up
+    assert seen == "unknown"
 
 
 def test_a_missing_driver_is_named() -> None:
