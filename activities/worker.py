@@ -17,8 +17,9 @@ from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.contrib.opentelemetry import TracingInterceptor
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Worker
 
+from activities.accepted import AcceptedOnly
 from activities.boundary import Boundary
 from activities.callbacks import CallbackActivity
 from activities.decisions import LedgerActivities
@@ -135,7 +136,8 @@ def make_worker(
     reads = LedgerActivities(ledger, blobs)
     providers = Providers(door, credentials)
     model = ModelActivity(permits, ledger, snapshots, blobs, providers, kinds, settings.model_sees_bytes)
-    return Worker(
+    runner = AcceptedOnly()
+    worker = Worker(
         client,
         task_queue=settings.lanes[settings.lane].task_queue,
         workflows=[JobWorkflow],
@@ -151,7 +153,7 @@ def make_worker(
             reads.archive_events,
         ],
         interceptors=[Boundary(telemetry.metrics, ledger), Resets()],
-        workflow_runner=UnsandboxedWorkflowRunner(),
+        workflow_runner=runner,
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_activities=CONCURRENT_STEPS,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout_s),
@@ -159,6 +161,7 @@ def make_worker(
         graceful_shutdown_timeout=timedelta(seconds=settings.worker_grace_s),
         deployment_config=deployment_of(settings, build),
     )
+    return runner.serves(worker)
 
 
 def _mcp(door: Door, credentials: CredentialPolicy) -> Kind:

@@ -15,11 +15,9 @@ from facade.cursors import Cursor
 from facade.log import Page, page_of
 from facade.project import Look, ended, era, state_of
 from facade.reader import Execution, Reader
-from workflows.contract.events import TERMINAL_EVENTS
 from workflows.contract.ids import BlobRef, JobId, Workspace
 from workflows.contract.job import TERMINAL, Status
 from workflows.contract.steps import ViewOutput
-from workflows.opening import queued_view
 
 QUERY_TIMEOUT_S = 1.5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
@@ -105,7 +103,7 @@ class Sight:
         look = await self.complete(workspace, job_id, Look(execution, view=view), events=True)
         page = await page_of(self.reader, workspace, look, cursor, limit)
         if execution.ending is not None and not page.complete and len(page.events) < limit:
-            look = _accepted(replace(look, view=await self.ask(workspace, job_id, after, limit)))
+            look = replace(look, view=await self.ask(workspace, job_id, after, limit))
             page = await page_of(self.reader, workspace, look, cursor, limit)
         return look, page
 
@@ -144,22 +142,6 @@ class Sight:
             return json.loads(await self.reader.blob(workspace, ref))
         except KeyError:
             return None  # erased
-
-
-def _accepted(look: Look) -> Look:
-    """Without an end that the engine never accepted. Where it ended the job itself (at the deadline, terminated), the
-    history keeps what no workflow task took up; a query computes it all the same, up to an end that never was."""
-    execution, view = look.execution, look.view
-    if execution is None or execution.ending is None or view is None or view.view.status not in TERMINAL:
-        return look
-    records = [record.view for record in (execution.recorded, look.record) if record is not None]
-    if any(record.status in TERMINAL for record in records):
-        return look
-    told = records[-1] if records else queued_view(execution.memo)
-    if era(told) != era(view.view):
-        return replace(look, view=None)
-    events = tuple(event for event in view.events if event.type not in TERMINAL_EVENTS)
-    return replace(look, view=view.model_copy(update={"view": told, "events": events, "last_seq": view.last_seq - 1}))
 
 
 def _archived(execution: Execution) -> int:

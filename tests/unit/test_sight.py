@@ -1,54 +1,34 @@
 """What a query computes is believed only as far as the engine accepted it."""
 
-import pytest
-
 from facade.cursors import Cursor
 from facade.project import state_of
-from facade.reader import Ending, Execution
+from facade.reader import Execution
 from facade.sight import Sight
-from tests.unit.facts import execution, progress
+from tests.unit.facts import execution
 from tests.unit.fake_reader import FakeReader
-from workflows.contract.events import EventType
 from workflows.contract.ids import JobId, Workspace
-from workflows.contract.job import EndRecord, Progress, Status
+from workflows.contract.job import EndRecord, Status
 
 DEMO, JOB = Workspace("demo"), JobId("k-1")
 
 
 class Ahead(FakeReader):
-    """The record stands at 2, the newest step's word is 4, a query computes an end at 5. `endings`: look by look."""
+    """The record stands at 2, a query tells of an end at 5, and the engine of none."""
 
-    def __init__(self, *endings: Ending | None) -> None:
+    def __init__(self) -> None:
         super().__init__(5, status=Status.SUCCEEDED)
-        self.endings = list(endings)
 
     async def execution(self, workspace: Workspace, job_id: JobId) -> Execution | None:
         self.calls["describe"] += 1
         behind = FakeReader(2, status=Status.RUNNING)
-        ending = self.endings.pop(0) if len(self.endings) > 1 else self.endings[0]
         record = EndRecord(
             view=behind.view().model_copy(update={"executed": "no"}), events=behind.events(1), segments=()
         )
-        return execution(record, ending)
-
-    async def newest_progress(self, workspace: Workspace, job_id: JobId) -> Progress | None:
-        return progress(4)
-
-
-@pytest.mark.parametrize("endings", [("timed_out",), (None, "timed_out"), (None, "terminated")])
-async def test_an_end_that_the_engine_overtook_is_none(endings: tuple[Ending | None, ...]) -> None:
-    reader = Ahead(*endings)
-    look, page = await Sight(reader).page(DEMO, JOB, Cursor(0), 100)
-    assert page is not None
-    assert state_of(look).status is Status.FAILED
-    assert page.events[-1].type is EventType.JOB_FAILED
-    assert [one.seq for one in page.events] == [1, 2, 3, 4, None]
-    assert page.complete
+        return execution(record, None)
 
 
 async def test_an_end_that_the_engine_has_not_accepted_is_not_told() -> None:
-    reader = Ahead(None)
-    look, page = await Sight(reader).page(DEMO, JOB, Cursor(0), 100)
+    look, page = await Sight(Ahead()).page(DEMO, JOB, Cursor(0), 100)
     assert page is not None
     assert (look.view, state_of(look).status) == (None, Status.RUNNING)
     assert [one.seq for one in page.events] == [1, 2]

@@ -13,8 +13,9 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker import Worker, WorkflowRunner
 
+from activities.accepted import AcceptedOnly
 from gateway.records import recorded_of
 from tests.rig.waiting import wait_until
 from tests.workflow.hands import Hands, Stubs
@@ -193,18 +194,20 @@ class Jobs:
     def worker(
         self, queue: str | None = None, runner: WorkflowRunner | None = None, workflow: type[Any] = JobWorkflow
     ) -> AbstractAsyncContextManager[Any]:
-        return Worker(
+        ours = AcceptedOnly()
+        worker = Worker(
             self.client,
             task_queue=queue or self.queue,
             identity="stub worker",
             workflows=[workflow],
             activities=self.stubs.activities(),
             interceptors=[Resets()],
-            workflow_runner=runner or UnsandboxedWorkflowRunner(),
+            workflow_runner=runner or ours,
             max_cached_workflows=self._cached,
             max_heartbeat_throttle_interval=timedelta(milliseconds=20),
             default_heartbeat_throttle_interval=timedelta(milliseconds=20),
         )
+        return ours.serves(worker)
 
     async def now(self) -> datetime:
         return await self.clock.get_current_time() if self.clock else datetime.now(UTC)
