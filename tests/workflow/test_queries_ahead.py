@@ -5,6 +5,7 @@ task of `Job` wait for it; which of the two it takes first is the engine's, so i
 """
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from datetime import timedelta
@@ -23,8 +24,8 @@ from tests.workflow.jobs import Jobs
 QUEUE = "queries-ahead"
 ROUNDS = 25
 BUSY = 8
-HELD_AT_MOST_S = 1.8
-"""Less than what the SDK calls a deadlock."""
+HELD_AT_MOST_S = 1.2
+"""Well below the two seconds that the SDK calls a deadlock."""
 
 free = threading.Event()
 tokens: dict[tuple[str, str], bytes] = {}
@@ -105,7 +106,7 @@ async def by_the_queue(client: Client, *handles: WorkflowHandle[Any, Any]) -> No
 
 
 async def overtaken(client: Client, name: str) -> tuple[list[str], list[str], WorkflowHistory]:
-    """What a query said that may have overtaken a step's end, what the job said, and its history."""
+    """What a query said that may have overtaken a step's end, what the job said (nothing: stuck), and its history."""
     free.clear()
     job = await client.start_workflow(Job.run, id=name, task_queue=QUEUE)
     first, second = (name, "first"), (name, "second")
@@ -122,7 +123,9 @@ async def overtaken(client: Client, name: str) -> tuple[list[str], list[str], Wo
     free.set()
     so_far = await asked
     await client.get_async_activity_handle(task_token=tokens[second]).complete()
-    done = await asyncio.wait_for(job.result(), 40)
+    done: list[str] = []
+    with contextlib.suppress(TimeoutError):  # stuck
+        done = await asyncio.wait_for(job.result(), 40)
     await asyncio.gather(*holding)
     for one in busy:
         await one.terminate()
